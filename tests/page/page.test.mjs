@@ -16,6 +16,15 @@ let browser;
 before(async () => { browser = await Browser.open(); });
 after(() => browser.close());
 
+const pem = (config, key) => Buffer.from(new RegExp(`${key}: (\\S+)`).exec(config)[1], 'base64');
+
+/** Opens a browser with the certificate of an operator; returns it with the address of the page. */
+async function operator(site, role) {
+  const origin = `https://127.0.0.1:${site.ports.api}`;
+  const config = await site.cloud('kubeconfig', '--user', 'ada', '--role', role, '--api', origin);
+  return [await Browser.open([{ origin, cert: pem(config, 'client-certificate-data'), key: pem(config, 'client-key-data') }]), `${origin}/page/`];
+}
+
 describe('a fleet', () => {
   let site, page;
   before(async () => { site = await Site.open(); page = await browser.page(site.address); });
@@ -236,16 +245,126 @@ describe('a node with problems', () => {
   });
 });
 
+describe('a roll-out in waves', () => {
+  const RULE = 'rollouts/rules/line';
+  const waves = [{ selector: 'stage=canary' }, { percent: 50 }, {}];
+  const rule = { apiVersion: 'edgesync.io/v1alpha1', kind: 'ClusterPlacement', metadata: { name: 'line' }, spec: { nodes: { names: ['edge-*'] }, objects: { kinds: ['ConfigMap'], namespaces: ['line'] }, rollout: { waves: waves.map(wave => ({ ...wave, heldOnly: true, allowEmpty: true })), soak: '1h', settle: '1s' } } };
+  let site, page;
+  before(async () => {
+    site = await Site.open();
+    for (const name of ['edge-1', 'edge-2', 'edge-3']) await site.device(name);
+    for (const name of ['edge-1', 'edge-2', 'edge-3']) await site.known(name);
+    for (const name of ['edge-1', 'edge-2']) await site.json('PATCH', `/api/v1/nodes/${name}`, { metadata: { labels: { stage: 'canary' } } });
+    page = await browser.page(site.address);
+  });
+  after(async () => { await page.close(); await site.close(); });
+
+  const status = () => site.json('GET', RULE);
+  const button = name => page.getByRole('button', { name, exact: true });
+  const change = speed => site.apply(configMap('settings', { speed }, 'line'));
+  const confirm = async (name, ...words) => {
+    await click(button(name));
+    const dialog = page.getByRole('dialog');
+    for (const one of words) await dialog.getByText(one).waitFor();
+    await dialog.getByRole('button', { name, exact: true }).click();
+    await page.getByText(`Done: ${name.toLowerCase()}.`).waitFor();
+  };
+
+  test('shows a bar per wave, and waits for the first one', async () => {
+    await change('40');
+    await site.apply(rule);
+    await until('the first revision is stable', () => status().then(seen => seen.revisions.length === 1, () => false));
+    await go(page, '#/rollouts');
+    await page.getByRole('region', { name: 'Placement rules' }).getByText(/^revision 1: 3 of 3 waves$/).waitFor();
+    await click(page.getByRole('link', { name: 'line', exact: true }));
+    await page.getByText('Revision 1 is the stable one').waitFor();
+    assert.deepEqual([await button('Pause').count(), await button('Undo').count()], [1, 0], 'nothing can be undone');
+    await change('50');
+    await page.getByText('Revision 2 is open for 1 of 3 waves.').waitFor();
+    const first = page.locator('.wave').first();
+    await first.getByText('good 2').waitFor();
+    assert.match(await text(page, '.wave'), /^Wave 1 ?stage=canary ?open, 2 nodes ?good 2/);
+    assert.equal(await first.locator('.bar .layer.sync').getAttribute('width'), '2');
+    assert.equal(await page.locator('.wave .bar').count(), 1, 'the others are not open');
+    await page.getByRole('region', { name: 'Conditions of the roll-out' }).getByText('Soaking').waitFor();
+    await page.getByRole('region', { name: 'Revisions that nodes have' }).getByText('1 of 3').waitFor();
+    await photograph(page, 'waves');
+    await accessible(page, 'a roll-out in waves');
+    clean(page);
+  });
+
+  test('is paused, and asks again after each change of what it names', async () => {
+    await click(button('Pause'));
+    const dialog = page.getByRole('dialog');
+    await dialog.getByText('Revision 2 stays open for 1 of 3 waves.').waitFor();
+    await accessible(page, 'a question about a roll-out');
+    await photograph(page, 'waves-question');
+    // A refresh of the view leaves the dialog and its focus.
+    await dialog.getByRole('button', { name: 'Cancel' }).focus();
+    await change('60');
+    await page.locator('main').getByText('Revision 3 is open for 1 of 3 waves.').waitFor({ state: 'attached' });
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Cancel');
+    await page.keyboard.press('Escape');
+    await dialog.waitFor({ state: 'detached' });
+    assert.equal((await status()).paused, null, 'nothing was done');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'rollout-pause', 'the focus returns');
+    await confirm('Pause', 'Revision 3 stays open');
+    await page.getByText('Paused by an operator.').waitFor();
+    assert.equal((await status()).paused, 'Command');
+    await photograph(page, 'waves-paused');
+    await accessible(page, 'a paused roll-out');
+    clean(page);
+  });
+
+  test('shows why a command is refused', async () => {
+    await click(button('Undo'));
+    const dialog = page.getByRole('dialog');
+    await dialog.getByText('Undo revision 3 of line?').waitFor();
+    await site.cloud('rollout', 'promote', 'line');
+    await site.cloud('rollout', 'undo', 'line');
+    await dialog.getByRole('button', { name: 'Undo' }).click();
+    await page.getByText(/^Failed: /).waitFor();
+    assert.match(await text(page, 'main [role=status]'), /^Failed: the roll-out has moved since/);
+    clean(page, /409/);
+  });
+
+  test('is resumed, promoted and undone with what was seen', async () => {
+    await confirm('Resume', 'Waves open again by themselves');
+    await change('70');
+    await page.getByText('Revision 4 is open for 1 of 3 waves.').waitFor();
+    await confirm('Promote', 'opens for wave 2');
+    await page.getByText('Revision 4 is open for 2 of 3 waves.').waitFor();
+    await confirm('Undo', 'Undo revision 4 of line?', 'Its nodes return to revision 1');
+    await page.getByText('Revision 1 is the stable one').waitFor();
+    await page.getByText('Rejected versions: 1.').waitFor();
+    assert.deepEqual((await status()).revisions.map(one => one.number), [1]);
+    const history = page.getByRole('region', { name: 'Revisions that have ended' });
+    await history.getByText('Undone').first().waitFor();
+    await history.getByText(/^page key of /).first().waitFor();
+    await photograph(page, 'waves-undone');
+    await accessible(page, 'a roll-out that was undone');
+    clean(page);
+  });
+
+  test('has buttons for the role edit, and none for view', async keep => {
+    for (const [role, count] of [['view', 0], ['edit', 1]]) {
+      const [other, address] = await operator(site, role);
+      keep(other);
+      const seen = await other.page(`${address}#/placements/-/line`);
+      await seen.getByText('Revision 1 is the stable one').waitFor();
+      await until(`${count} buttons for ${role}`, async () => await seen.getByRole('button', { name: 'Pause' }).count() === count);
+      const answer = await seen.evaluate(async path => {
+        const sent = await fetch(`/edgesync/v1/${path}`, { method: 'POST', headers: { 'X-Edgesync-Page': '1', 'Content-Type': 'application/json' }, body: '{"action":"undo","revision":99}' });
+        return [sent.status, (await sent.json()).message];
+      }, RULE);
+      if (role === 'view') assert.deepEqual(answer, [403, "requires role 'edit', have 'view'"]);
+      else assert.deepEqual([answer[0], /moved since/.test(answer[1])], [409, true], answer[1]);
+      clean(seen, /403|409/);
+    }
+  });
+});
+
 describe('another access', () => {
-  const pem = (config, key) => Buffer.from(new RegExp(`${key}: (\\S+)`).exec(config)[1], 'base64');
-
-  /** Opens a browser with the certificate of an operator; returns it with the address of the page. */
-  async function operator(site, role) {
-    const origin = `https://127.0.0.1:${site.ports.api}`;
-    const config = await site.cloud('kubeconfig', '--user', 'ada', '--role', role, '--api', origin);
-    return [await Browser.open([{ origin, cert: pem(config, 'client-certificate-data'), key: pem(config, 'client-key-data') }]), `${origin}/page/`];
-  }
-
   test('by certificate opens the page with the rights of the role', async keep => {
     const site = keep(await Site.open());
     await site.device('edge-1');

@@ -24,7 +24,7 @@ pub use nodes::{
 pub use rollouts::{
     Curve, EndedRevision, FailedNode, RejectedVersion, Rollout, RolloutAction, RolloutCommand,
     RolloutCondition, RolloutRevision, RolloutStatus, RolloutTarget, RolloutWave, RuleItem, RuleList,
-    RuleName, Straggler,
+    RuleName, RuleRollout, Straggler,
 };
 pub use summary::{SummaryLine, SummaryRow, SummaryRows, SummaryState};
 

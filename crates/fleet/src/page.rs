@@ -39,6 +39,7 @@ const FILES: &[(&str, PageFile)] = files! {
     "node.js": SCRIPT = "node.js";
     "objects.js": SCRIPT = "objects.js";
     "rollout.js": SCRIPT = "rollout.js";
+    "waves.js": SCRIPT = "waves.js";
 };
 
 /// The page, if it is served.

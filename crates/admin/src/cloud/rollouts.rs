@@ -21,6 +21,26 @@ pub struct RuleItem {
     pub rule: RuleName,
     pub objects: u64,
     pub nodes: u64,
+    /// Only for rules with a roll-out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RuleRollout>,
+}
+
+/// The roll-out of a rule in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleRollout {
+    /// The rule in commands: `NAME`, or `NAMESPACE/NAME` for a Placement.
+    pub rule: String,
+    /// Number of the newest revision; `None` before the first one.
+    #[serde(deserialize_with = "nullable")]
+    pub revision: Option<u64>,
+    /// Number of waves that it is open for; all of them if it is the stable one.
+    pub open: usize,
+    pub waves: usize,
+    /// Reason of the pause; `None` if it is not paused.
+    #[serde(deserialize_with = "nullable")]
+    pub paused: Option<String>,
 }
 
 /// Identity of a rule.

@@ -304,10 +304,18 @@ pub fn rules() -> RuleList {
         uid: None,
         in_force: Some(true),
     };
+    let rollout = RuleRollout {
+        rule: "plant/web".to_owned(),
+        revision: Some(2),
+        open: 1,
+        waves: 2,
+        paused: some("FailuresExceeded"),
+    };
+    let placement = RuleName { in_force: Some(true), ..rule() };
     RuleList {
         items: vec![
-            RuleItem { rule: configured, objects: 1, nodes: 2 },
-            RuleItem { rule: RuleName { in_force: Some(true), ..rule() }, objects: 1, nodes: 2 },
+            RuleItem { rule: configured, objects: 1, nodes: 2, rollout: None },
+            RuleItem { rule: placement, objects: 1, nodes: 2, rollout: Some(rollout) },
         ],
     }
 }

@@ -24,7 +24,7 @@ macro_rules! script {
     };
 }
 
-const SCRIPTS: [Script; 5] = [
+const SCRIPTS: [Script; 6] = [
     Script {
         name: "fleet.js",
         text: script!("fleet.js"),
@@ -68,6 +68,13 @@ const SCRIPTS: [Script; 5] = [
         text: script!("rollout.js"),
         variables: &["seen", "rule", "one", "points", "get"],
         fixtures: &["rules", "rollout", "rollout-of-rule", "objects"],
+        others: &[],
+    },
+    Script {
+        name: "waves.js",
+        text: script!("waves.js"),
+        variables: &["seen", "wave", "one", "top"],
+        fixtures: &["rollout-status"],
         others: &[],
     },
 ];

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgesync_admin::cloud::{
-    Curve, PlacedObject, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, Straggler as NamedStraggler,
-    SummaryState,
+    Curve, PlacedObject, Rollout, RolloutTarget, RuleItem, RuleList, RuleName, RuleRollout,
+    Straggler as NamedStraggler, SummaryState,
 };
 use jiff::Timestamp;
 
+use super::assignments::GoverningRule;
 use super::overview::row_of;
 use super::reconciler::Reconciler;
 use super::rules::Rules;
 use crate::node::Node;
-use crate::source::key_of;
+use crate::source::{RuleKey, key_of};
 use crate::summary::{RolloutAnswer, RolloutOf};
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
@@ -353,23 +354,42 @@ impl Rollouts {
     }
 
     /// Returns all rules in force: the possible roll-outs.
-    pub(super) fn show_rules(&self, placement: &Placement, rules: &Rules) -> RuleList {
+    pub(super) fn show_rules(&self, reconciler: &Reconciler, rules: &Rules) -> RuleList {
+        let (placement, rollouts) = (&reconciler.desired.placement, &reconciler.desired.rollouts);
         let mut items = Vec::new();
-        let mut add = |rule: RuleName, (objects, nodes): (usize, usize)| {
-            items.push(RuleItem { rule, objects: objects as u64, nodes: nodes as u64 });
-        };
+        let mut add =
+            |rule: RuleName, (objects, nodes): (usize, usize), governing: Option<&GoverningRule>| {
+                let (objects, nodes) = (objects as u64, nodes as u64);
+                items.push(RuleItem { rule, objects, nodes, rollout: governing.map(rule_rollout) });
+            };
         for number in 0..self.configured {
             if let Some(id) = placement.configured(number) {
-                add(configured(number), placement.selected_by(id));
+                let mut governing = rollouts.rules().map(|(_, rule)| rule);
+                let governing = governing.find(|rule| rule.ids().contains(&id));
+                add(configured(number), placement.selected_by(id), governing);
             }
         }
         let mut known: Vec<_> = rules.uids().filter_map(|uid| rules.one(uid)).collect();
         known.sort_by_key(|(summary, ..)| (summary.namespace.clone(), summary.name.clone()));
         for (summary, id, _) in known {
             let selected = id.map_or((0, 0), |id| placement.selected_by(id));
-            add(rule_name(summary, Some(id.is_some())), selected);
+            let index = rollouts.index(&RuleKey::Object(summary.uid.clone()));
+            let governing = index.and_then(|index| rollouts.rule(index));
+            add(rule_name(summary, Some(id.is_some())), selected, governing);
         }
         RuleList { items }
+    }
+}
+
+/// Summarizes a roll-out for the list of rules.
+fn rule_rollout(rule: &GoverningRule) -> RuleRollout {
+    let (status, waves) = (&rule.status, rule.rollout.waves.count());
+    RuleRollout {
+        rule: rule.shown_name(),
+        revision: status.top().map(|top| top.number),
+        open: status.progressing().map_or(waves, |top| top.open),
+        waves,
+        paused: status.paused.as_ref().map(|pause| format!("{:?}", pause.reason)),
     }
 }
 

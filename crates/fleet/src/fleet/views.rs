@@ -94,7 +94,7 @@ impl Views {
             }
             AdminRequest::Rollout(of, answer) => self.rollouts.ask(reconciler.now(), of, answer),
             AdminRequest::Rules(answer) => {
-                let _ = answer.send(self.rollouts.show_rules(&reconciler.desired.placement, rules));
+                let _ = answer.send(self.rollouts.show_rules(reconciler, rules));
             }
             AdminRequest::Find(filter, answer) => {
                 self.queries.ask(Query::Find { answer, filter, found: Vec::new(), from: 0 });

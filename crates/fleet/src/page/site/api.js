@@ -49,7 +49,7 @@ export async function find(path, signal) {
 const send = async (path, body) => (await ask(path, { method: 'POST', headers: { 'X-Edgesync-Page': '1', 'Content-Type': 'application/json' }, body })).json();
 
 /** Performs an action. */
-export const act = path => send(OWN + path);
+export const act = (path, body) => send(OWN + path, body && JSON.stringify(body));
 
 let role = null;
 
@@ -62,17 +62,17 @@ function roleOf(key) {
   }
 }
 
-/** Returns whether the user may perform actions, by the role of the key or of the certificate. An unknown role may try. */
-export async function mayAct() {
+/** Returns whether the user has one of these roles, by the key or by the certificate. An unknown role may try. */
+export async function mayAct(...roles) {
   const key = localStorage.getItem(KEY);
-  if (key) return roleOf(key) === 'admin';
+  if (key) return roles.includes(roleOf(key));
   try {
     const { status } = await send('/apis/authentication.k8s.io/v1/selfsubjectreviews', '{}');
     role ??= status?.userInfo?.groups?.find(one => one.startsWith('role:')) ?? null;
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
   }
-  return role === null || role === 'role:admin';
+  return role === null || roles.some(one => role === `role:${one}`);
 }
 
 /** Calls `take` with each line of a stream until it ends. */

@@ -79,7 +79,7 @@ export function node(main, named) {
 
   async function actions() {
     const can = [seen.state === 'removed' ? 'admit' : 'remove', seen.heldBack > 0 && 'confirm-deletions'].filter(Boolean);
-    fill(acts, await mayAct() ? can.map(what => el('button', { type: 'button', id: what, onclick: () => confirm(what) }, ACTIONS[what][0])) : '');
+    fill(acts, await mayAct('admin') ? can.map(what => el('button', { type: 'button', id: what, onclick: () => confirm(what) }, ACTIONS[what][0])) : '');
   }
 
   function confirm(what) {

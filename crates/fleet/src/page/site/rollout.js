@@ -1,9 +1,10 @@
-// Roll-outs: the progress of an object's version or of a rule.
+// Roll-outs: the progress of an object's version or of a rule, and the waves of a rule.
 
 import { find, get, path, query } from './api.js';
 import { curve } from './charts.js';
 import { el, empty, fill, long, name, number, table, text, time } from './dom.js';
 import { badge, byWord } from './states.js';
+import { Waves } from './waves.js';
 
 const EVERY = 2000;
 
@@ -24,6 +25,10 @@ const place = rule => rule.kind === 'configuration' ? path('placements', 'config
 export const ruleName = rule => rule.kind === 'configuration' ? `configuration [[placement]] ${rule.name}`
   : `${rule.namespace ? `${rule.namespace}/` : ''}${rule.name}`;
 
+/** Describes the roll-out of a rule in a list. */
+const staged = ({ revision, open, waves, paused }) => text([revision === null ? 'no revision yet' : `revision ${number(revision)}: ${number(open)} of ${number(waves)} waves`,
+  paused && `paused (${paused})`].filter(Boolean).join(', '));
+
 /** Shows all rules. */
 export function rollouts(main) {
   const body = el('div');
@@ -31,19 +36,26 @@ export function rollouts(main) {
   return again(async () => {
     const { items } = await get('rollouts');
     fill(body, items.length === 0 ? empty('No placement rules', el('p', {}, 'A Placement selects objects and nodes. An object that names its nodes has its own roll-out: find it in ', el('a', { href: '#/objects' }, 'Objects'), '.'))
-      : table('Placement rules', ['Rule', 'Kind', '#Objects', '#Nodes', 'In force'], items.map(rule => [
-        el('a', { href: `#/${place(rule)}` }, name(ruleName(rule))), text(rule.kind), number(rule.objects), number(rule.nodes), rule.inForce ? 'yes' : 'no, see its status'])));
+      : table('Placement rules', ['Rule', 'Kind', '#Objects', '#Nodes', 'In force', 'Roll-out in waves'], items.map(rule => [
+        el('a', { href: `#/${place(rule)}` }, name(ruleName(rule))), text(rule.kind), number(rule.objects), number(rule.nodes), rule.inForce ? 'yes' : 'no, see its status',
+        rule.rollout ? staged(rule.rollout) : ''])));
   }, 5000);
 }
 
-/** Shows the roll-out of a rule. */
+/** Shows the roll-out of a rule: its waves, and the nodes that hold all of its objects. */
 export function placement(main, namespace, named) {
-  return show(main, 'Placement', async () => {
+  const resolve = async () => {
     const { items } = await get('rollouts');
-    const rule = items.find(one => one.name === named && (one.kind === 'configuration' ? 'configuration' : one.namespace || '-') === namespace);
+    return items.find(one => one.name === named && (one.kind === 'configuration' ? 'configuration' : one.namespace || '-') === namespace);
+  };
+  const waves = new Waves(async () => (await resolve())?.rollout?.rule);
+  const title = namespace === 'configuration' ? `configuration [[placement]] ${named}` : `${namespace === '-' ? '' : `${namespace}/`}${named}`;
+  const ends = [show(main, 'Placement', async () => {
+    const rule = await resolve();
     if (!rule) return null;
     return rule.kind === 'configuration' ? path('configured', rule.name) : path('placements', rule.uid);
-  }, [el('h1', {}, 'Roll-out of ', name(namespace === 'configuration' ? `configuration [[placement]] ${named}` : `${namespace === '-' ? '' : `${namespace}/`}${named}`))]);
+  }, [el('h1', {}, 'Roll-out of ', name(title)), waves.acts], [waves.result, waves.body]), again(() => waves.look(), EVERY), () => waves.end()];
+  return () => ends.forEach(end => end());
 }
 
 /** Shows the roll-out of an object. */
@@ -56,10 +68,10 @@ export function object(main, kind, namespace, named) {
   }, [el('p', { class: 'above' }, text(kind)), el('h1', {}, space && [name(space), el('span', { class: 'slash' }, '/')], name(named))]);
 }
 
-function show(main, what, resolve, head) {
+function show(main, what, resolve, head, before = []) {
   const body = el('div');
   let where = null;
-  fill(main, el('header', { class: 'title' }, head), body);
+  fill(main, el('header', { class: 'title' }, head), before, body);
   return again(async () => {
     where ??= await resolve();
     const seen = where && await find(`rollouts/${where}`);
