@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { cp, readFile, rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import { after, before, describe } from 'node:test';
 
 import { simulate } from './simulated.mjs';
@@ -293,7 +294,7 @@ describe('a roll-out in waves', () => {
     clean(page);
   });
 
-  test('is paused, and asks again after each change of what it names', async () => {
+  test('is paused after a confirmation, which no refresh closes', async () => {
     await click(button('Pause'));
     const dialog = page.getByRole('dialog');
     await dialog.getByText('Revision 2 stays open for 1 of 3 waves.').waitFor();
@@ -332,7 +333,7 @@ describe('a roll-out in waves', () => {
     await confirm('Resume', 'Waves open again by themselves');
     await change('70');
     await page.getByText('Revision 4 is open for 1 of 3 waves.').waitFor();
-    await confirm('Promote', 'opens for wave 2');
+    await confirm('Promote', 'The open wave is accepted without further judgement. The revision opens for wave 2 (50 % of all nodes).');
     await page.getByText('Revision 4 is open for 2 of 3 waves.').waitFor();
     await confirm('Undo', 'Undo revision 4 of line?', 'Its nodes return to revision 1');
     await page.getByText('Revision 1 is the stable one').waitFor();
@@ -463,6 +464,49 @@ describe('foreign text', () => {
     assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
     await photograph(page, 'hostile-names');
     clean(page, /404/);
+  });
+
+  test('in the waves of a roll-out is shown as text, and commands name what was seen', async keep => {
+    const site = keep(await Site.open());
+    const fixture = async name => JSON.parse(await readFile(join(import.meta.dirname, `../fixtures/admin/${name}.json`), 'utf8'));
+    const [rules, progress, status] = await Promise.all(['rules', 'rollout-of-rule', 'rollout-status'].map(fixture));
+    const rule = rules.items.find(one => one.rollout);
+    [rule.rollout.rule, status.rule, status.waves[0].selector, status.paused, status.history[0].by] = [HOSTILE[0], HOSTILE[0], HOSTILE[2], 'FailuresExceeded', HOSTILE[3]];
+    status.waves[0].failures = HOSTILE.map(node => ({ node, message: node }));
+    Object.assign(status.waves[0], { nodes: 12, good: 4, heldOnly: 1, pending: 2, waiting: 1, failed: 3, away: 1 });
+    status.conditions[1].message = LINE;
+    const sent = [];
+    const page = keep(await browser.page(site.address));
+    await page.route(/\/edgesync\/v1\/rollouts(\/|$)/, route => {
+      const asked = route.request(), path = new URL(asked.url()).pathname.replace('/edgesync/v1/', '');
+      if (asked.method() === 'POST') {
+        sent.push([decodeURIComponent(path), JSON.parse(asked.postData())]);
+        return route.fulfill({ status: 409, json: { message: HOSTILE[4] } });
+      }
+      return route.fulfill({ json: path === 'rollouts' ? rules : path.startsWith('rollouts/rules/') ? status : progress });
+    });
+    await go(page, `#/placements/${rule.namespace}/${rule.name}`);
+    await page.getByText('Paused: FailuresExceeded.').waitFor();
+    const failures = page.getByRole('region', { name: 'First failures of each wave' });
+    for (const one of HOSTILE) {
+      const shown = one.replace('\u202e', '\u27e8U+202E\u27e9');
+      assert.ok((await failures.innerText()).includes(shown), shown);
+    }
+    const parts = await page.locator('.wave .bar rect').evaluateAll(all => all.map(one => `${one.getAttribute('class')} ${one.getAttribute('x')} ${one.getAttribute('width')}`));
+    assert.deepEqual(parts, ['layer sync 0 5', 'layer syncing 5 2', 'layer held 7 1', 'layer reject 8 3', 'layer away 11 1']);
+    assert.match(await text(page, '.wave .badges'), /^good 5 ?pending 2 ?waiting 1 ?failed 3 ?away 1$/);
+    for (const name of ['Resume', 'Promote', 'Undo']) {
+      await click(page.getByRole('button', { name, exact: true }));
+      await page.getByRole('dialog').getByRole('button', { name, exact: true }).click();
+      await page.getByText(`Failed: ${HOSTILE[4]}`).waitFor();
+    }
+    assert.deepEqual(sent, [{ action: 'resume', reason: 'FailuresExceeded' }, { action: 'promote', revision: 2, open: 1 }, { action: 'undo', revision: 2 }]
+      .map(body => [`rollouts/rules/${HOSTILE[0]}`, body]));
+    assert.equal(await page.evaluate(() => window.bad), undefined);
+    assert.equal(await page.locator('main script, main img, main [onerror], main [onload]').count(), 0);
+    await photograph(page, 'waves-failed');
+    await accessible(page, 'a roll-out that has failed');
+    clean(page, /409/);
   });
 });
 

@@ -8,7 +8,7 @@ export function el(tag, attributes = {}, ...children) {
     if (name.startsWith('on')) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? '' : value);
   }
-  made.append(...children.flat().filter(child => child !== null && child !== undefined && child !== false));
+  made.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
   return made;
 }
 

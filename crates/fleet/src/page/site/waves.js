@@ -26,6 +26,9 @@ const RESUMED = {
 /** The newest revision above the stable one, if there is one. */
 const moving = seen => seen.revisions.length > 1 ? seen.revisions.at(-1) : null;
 
+/** Creates the cell of a message, which stays wide enough to read. */
+const message = one => el('div', { class: 'message' }, long(one.message));
+
 const waveName = (seen, place) => [`wave ${place + 1} (`, describe(seen.waves[place]), ')'];
 
 /** Commands by their action: label, whether the status permits it, question, consequence, and the request, which names what was seen. */
@@ -61,6 +64,11 @@ function describe(wave) {
   return parts.length ? parts.flatMap((part, place) => place ? [', ', part] : [part]) : 'all other nodes';
 }
 
+/** Returns the focus to the button of an action, unless another dialog has it. */
+function focus(action) {
+  if (!document.querySelector('dialog[open]')) document.getElementById(`rollout-${action}`)?.focus();
+}
+
 /** The view of a roll-out in waves; empty for a rule without one. `resolve` returns the name of the rule in requests. */
 export class Waves {
   constructor(resolve) {
@@ -94,12 +102,14 @@ export class Waves {
   /** Asks for confirmation. The dialog is outside of the view: no refresh replaces it, and what it names is what is sent. */
   ask(action, seen) {
     const [label, , question, about, request] = COMMANDS[action];
-    this.dialog = el('dialog', { 'aria-labelledby': 'question', onclose: () => { this.dialog.remove(); document.getElementById(`rollout-${action}`)?.focus(); } },
+    // The event comes after the next dialog may have been opened.
+    const dialog = el('dialog', { 'aria-labelledby': 'question', onclose: () => { dialog.remove(); focus(action); } },
       el('h2', { id: 'question' }, question(seen)), el('p', {}, about(seen)),
-      el('div', { class: 'acts' }, el('button', { type: 'button', onclick: () => this.dialog.close() }, 'Cancel'),
-        el('button', { type: 'button', class: 'strong', onclick: () => { this.dialog.close(); this.move(action, { action, ...request(seen) }, label); } }, label)));
-    document.body.append(this.dialog);
-    this.dialog.showModal();
+      el('div', { class: 'acts' }, el('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'),
+        el('button', { type: 'button', class: 'strong', onclick: () => { dialog.close(); this.move(action, { action, ...request(seen) }, label); } }, label)));
+    document.body.append(dialog);
+    dialog.showModal();
+    this.dialog = dialog;
   }
 
   async move(action, body, label) {
@@ -111,7 +121,7 @@ export class Waves {
       fill(this.result, text(`Failed: ${error.message}`));
       await this.look().catch(() => { /* the connection status shows it */ });
     }
-    document.getElementById(`rollout-${action}`)?.focus();
+    focus(action);
   }
 
   end() { this.dialog?.close(); }
@@ -119,7 +129,7 @@ export class Waves {
 
 function drawn(seen) {
   const top = seen.revisions.at(-1);
-  const failures = seen.waves.flatMap((wave, place) => wave.failures.map(one => [String(place + 1), el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), long(one.message)]));
+  const failures = seen.waves.flatMap((wave, place) => wave.failures.map(one => [String(place + 1), el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), message(one)]));
   return [
     el('section', {}, el('h2', {}, 'Waves'),
       el('p', {}, !top ? 'No revision exists yet.' : moving(seen)
@@ -131,7 +141,7 @@ function drawn(seen) {
       el('ol', { class: 'waves' }, seen.waves.map((wave, place) => el('li', { class: 'wave' }, bar(seen, wave, place))))),
     failures.length > 0 && el('section', {}, el('h2', {}, 'First failures'), table('First failures of each wave', ['Wave', 'Node', 'Message'], failures)),
     seen.conditions.length > 0 && el('section', {}, el('h2', {}, 'Conditions'), table('Conditions of the roll-out', ['Type', 'Status', 'Reason', 'Message'],
-      seen.conditions.map(one => [text(one.type), one.status ? 'True' : 'False', text(one.reason), long(one.message)]))),
+      seen.conditions.map(one => [text(one.type), one.status ? 'True' : 'False', text(one.reason), message(one)]))),
     seen.revisions.length > 0 && el('section', {}, el('h2', {}, 'Revisions'), table('Revisions that nodes have', ['Revision', 'Waves', '#Objects', 'Started', 'Good since'],
       seen.revisions.map((one, place) => [number(one.number), place === 0 ? 'stable' : `${number(one.open)} of ${number(seen.waves.length)}`,
         one.objects === null ? 'lost' : number(one.objects), time(one.startedAt), one.goodSince ? time(one.goodSince) : '']).reverse())),
