@@ -129,7 +129,7 @@ export class Waves {
 
 function drawn(seen) {
   const top = seen.revisions.at(-1);
-  const failures = seen.waves.flatMap((wave, place) => wave.failures.map(one => [String(place + 1), el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), message(one)]));
+  const failures = seen.waves.flatMap((wave, place) => wave.failures.map(one => [el('a', { href: `#/${path('nodes', one.node)}` }, name(one.node)), number(place + 1), message(one)]));
   return [
     el('section', {}, el('h2', {}, 'Waves'),
       el('p', {}, !top ? 'No revision exists yet.' : moving(seen)
@@ -139,7 +139,7 @@ function drawn(seen) {
       seen.rejected.length > 0 && ` Rejected versions: ${number(seen.rejected.length)}.`),
       !seen.valid && el('p', {}, el('b', {}, 'The field rollout of the rule is invalid.'), ' The last valid one stays in force, and nothing moves.'),
       el('ol', { class: 'waves' }, seen.waves.map((wave, place) => el('li', { class: 'wave' }, bar(seen, wave, place))))),
-    failures.length > 0 && el('section', {}, el('h2', {}, 'First failures'), table('First failures of each wave', ['Wave', 'Node', 'Message'], failures)),
+    failures.length > 0 && el('section', {}, el('h2', {}, 'First failures'), table('First failures of each wave', ['Node', '#Wave', 'Message'], failures)),
     seen.conditions.length > 0 && el('section', {}, el('h2', {}, 'Conditions'), table('Conditions of the roll-out', ['Type', 'Status', 'Reason', 'Message'],
       seen.conditions.map(one => [text(one.type), one.status ? 'True' : 'False', text(one.reason), message(one)]))),
     seen.revisions.length > 0 && el('section', {}, el('h2', {}, 'Revisions'), table('Revisions that nodes have', ['Revision', 'Waves', '#Objects', 'Started', 'Good since'],
