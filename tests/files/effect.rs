@@ -7,7 +7,7 @@ use std::time::Duration;
 use edgesync_admin::agent::{FilesState, LinkState};
 use serde_json::json;
 
-use crate::files::device::{Device, config_map};
+use crate::files::device::{Device, NODE, config_map};
 use edgesync_testkit::site::*;
 
 /// A rule that writes a directory for each ConfigMap in `plant`, and counts reloads.
@@ -145,7 +145,7 @@ async fn lost_database_removes_no_files() {
     assert!(there("stays") && !there("goes"));
     // The cloud has all effects again, although the database that reported them is lost.
     device.until_outbox_is_empty().await;
-    let node = cloud.node(super::device::NODE).await.unwrap();
+    let node = cloud.node(NODE).await.unwrap();
     assert_eq!((node.files_in_effect(), node.files_not_in_effect()), (Some(1), Some(0)), "{node:?}");
 }
 
@@ -180,7 +180,7 @@ async fn file_updates_touch_only_changed_objects() {
     for (edition, lost) in [("4", false), ("5", true)] {
         device.helper.kill();
         if lost {
-            fs::remove_dir_all(site.path("files.state")).unwrap();
+            fs::remove_dir_all(site.path(&format!("{NODE}.files.state"))).unwrap();
         }
         device.start_helper().await;
         cloud.apply([object("c", "web", edition)]).await;

@@ -313,8 +313,8 @@ pub enum RolloutCommands {
         /// Number of the newest revision, to refuse another one
         #[arg(long, value_name = "NUMBER")]
         revision: Option<u64>,
-        /// Let nodes apply the revision below outside of their windows
-        #[arg(long)]
+        /// Let nodes go back outside of the windows of their file rules
+        #[arg(long = "override-window")]
         override_windows: bool,
         #[command(flatten)]
         args: RolloutArgs,
