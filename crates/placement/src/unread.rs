@@ -20,13 +20,21 @@ impl Unread {
     /// Returns whether an object may belong to the set.
     #[must_use]
     pub fn may_have(&self, object: &ObjectRef) -> bool {
+        let namespace = match self {
+            Self::Kind(_, namespace) => namespace.as_ref(),
+            Self::Group(_) => None,
+        };
+        namespace.is_none_or(|namespace| *namespace == object.namespace)
+            && self.may_have_kind(&object.api_version, &object.kind)
+    }
+
+    /// Returns whether objects of a kind may belong to the set.
+    #[must_use]
+    pub fn may_have_kind(&self, api_version: &str, kind: &str) -> bool {
         match self {
-            Self::Kind(kind, namespace) => {
-                let is_there = namespace.as_ref().is_none_or(|namespace| *namespace == object.namespace);
-                // The plural matches too, as far as it can be guessed from the kind.
-                is_there && kind.matches(&kinds::guess(&object.api_version, &object.kind, true))
-            }
-            Self::Group(group) => split_api_version(&object.api_version).0 == group,
+            // The plural matches too, as far as it can be guessed from the kind.
+            Self::Kind(of, _) => of.matches(&kinds::guess(api_version, kind, true)),
+            Self::Group(group) => split_api_version(api_version).0 == group,
         }
     }
 }

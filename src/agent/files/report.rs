@@ -12,7 +12,7 @@ use edgesync_files::wire::{ReportPosition, StatusUpdate};
 use edgesync_files::{State, Status};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::digest::Epoch;
-use edgesync_protocol::upload::{EffectContent, EffectState};
+use edgesync_protocol::upload::{EffectContent, EffectState, MAX_EFFECT_MESSAGE};
 use edgesync_transport::admission::{LinePermit, LogThrottle};
 
 /// Metadata key of the report position, written in the transaction of the report.
@@ -140,6 +140,8 @@ fn content(update: &StatusUpdate) -> EffectContent {
         State::Conflict => EffectState::Conflict,
         State::Waiting => EffectState::Waiting,
     };
+    let mut message = reported_message(&update.status).unwrap_or_else(|| message.clone());
+    message.truncate(message.floor_char_boundary(MAX_EFFECT_MESSAGE));
     EffectContent {
         uid: update.uid.as_str().into(),
         object: object_of(&update.status),
@@ -147,7 +149,7 @@ fn content(update: &StatusUpdate) -> EffectContent {
         wanted: ResourceVersion::from(wanted.map(String::as_str).unwrap_or_default()),
         state,
         rule: update.rule.clone(),
-        message: reported_message(&update.status).unwrap_or_else(|| message.clone()),
+        message,
         since: *since,
     }
 }
@@ -239,6 +241,7 @@ pub(super) fn emit_problem(events: &Events, problem: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edgesync_files::WaitReason;
 
     #[test]
     fn another_database_has_everything_reported_again() {
@@ -254,5 +257,19 @@ mod tests {
         assert!(!reported.is_whole);
         assert_eq!(reported.position, Some(ReportPosition { epoch: 7, seq: 0 }));
         assert_eq!(reported.emitted_in(&position), 3, "Events are not repeated");
+    }
+
+    /// The state of such an object was never reported.
+    #[test]
+    fn long_explanation_of_a_wait_is_cut() {
+        for state in [State::Waiting, State::NotInEffect] {
+            let reason = (state == State::Waiting).then_some(WaitReason::Condition);
+            let message = "\u{e9}".repeat(MAX_EFFECT_MESSAGE / 2);
+            let wanted = Some("2".to_owned());
+            let kind = "ConfigMap".to_owned();
+            let status = Status { kind, wanted, state, message, reason, ..Status::default() };
+            let update = StatusUpdate { uid: "u".to_owned(), rule: "web".to_owned(), status };
+            assert!(OutboxPut::effect(MonotonicTime::default(), content(&update)).is_some(), "{state:?}");
+        }
     }
 }

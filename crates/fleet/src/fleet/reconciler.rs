@@ -396,6 +396,12 @@ impl Reconciler {
     }
 
     /// Replaces the scopes that cannot be read.
+    /// Returns whether objects of one of these kinds may exist that the source does not report.
+    pub(super) fn may_have_unread(&self, api_version: &str, kinds: &[&str]) -> bool {
+        let has = |unread: &Unread| kinds.iter().any(|kind| unread.may_have_kind(api_version, kind));
+        self.desired.unread.iter().any(has)
+    }
+
     pub(super) fn set_unread(&mut self, unread: Vec<Unread>) {
         for unread in unread.iter().filter(|unread| !self.desired.unread.contains(unread)) {
             tracing::warn!(%unread, "objects unreadable, nodes keep those that they hold");

@@ -33,6 +33,9 @@ use edgesync_rollout::{Command, Input, Observed, Set, Snapshot, Status, Step, st
 use count::{Count, Fact};
 pub(super) use rule::conditions;
 
+/// API version and kinds of rules that are objects.
+const API_VERSION: &str = "edgesync.io/v1alpha1";
+const RULE_KINDS: [&str; 2] = ["Placement", "ClusterPlacement"];
 /// Interval between two counts of a rule.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Delay after a failed request.
@@ -313,6 +316,8 @@ impl<S: Source> Fleet<S> {
             self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
         if !is_active || !moved.is_valid {
+            // It refers to what was known before.
+            moved.snapshot = None;
             return false;
         }
         if !is_writing
@@ -472,8 +477,11 @@ impl<S: Source> Fleet<S> {
     /// Deletes bodies that no roll-out needs any more.
     fn sweep(&mut self) {
         let now = self.reconciler.now();
-        let is_known =
-            self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
+        let are_rules_unread = self.reconciler.may_have_unread(API_VERSION, &RULE_KINDS);
+        let is_known = self.rules.are_complete()
+            && !are_rules_unread
+            && !self.replicas.is_being_restored()
+            && !self.feed.is_listing();
         let is_busy = |moved: &Moved| moved.is_writing() || moved.is_making || moved.snapshot.is_some();
         let is_busy = self.rollout_loop.rules.values().any(is_busy);
         if self.rollout_loop.is_sweeping || is_busy || !is_known || now < self.rollout_loop.next_sweep {

@@ -164,8 +164,7 @@ impl Revisions {
     /// # Errors
     /// The cluster's.
     pub(super) async fn bodies(&self, key: &RevisionKey, uids: Vec<Uid>) -> Result<Vec<Loaded>> {
-        let background = self.in_background();
-        let Found::Index(index) = background.find(key).await? else { return Ok(Vec::new()) };
+        let Found::Index(index) = self.find(key).await? else { return Ok(Vec::new()) };
         let mut wanted: HashSet<Uid> = uids.into_iter().take(MAX_BODIES).collect();
         wanted.retain(|uid| index.set.version(uid).is_some());
         let mut bodies = Vec::with_capacity(wanted.len());
@@ -173,7 +172,7 @@ impl Revisions {
             if !entries.iter().any(|(uid, _)| wanted.contains(*uid)) {
                 continue;
             }
-            let unpacked = background.unpack(key, pack, &entries).await?;
+            let unpacked = self.unpack(key, pack, &entries).await?;
             let unpacked = unpacked.as_deref().unwrap_or_default().iter();
             bodies.extend(unpacked.filter(|loaded| wanted.contains(&loaded.uid)).cloned());
         }

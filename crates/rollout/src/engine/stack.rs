@@ -55,9 +55,10 @@ impl Engine<'_> {
             self.happened.push(Happened::Begun { revision: number });
         }
         self.status.paused.take_if(|pause| pause.reason != PauseReason::Command);
-        // A revision that returns to the top has to prove itself again.
-        if let Some(covered) = self.status.revisions.last_mut() {
-            covered.good_since = None;
+        // A revision that returns to the top has to prove itself again, and windows hold for nodes
+        // that leave the new one.
+        for covered in &mut self.status.revisions {
+            (covered.good_since, covered.overrides_windows_of) = (None, None);
         }
         self.status.revisions.push(revision);
         self.status.next_number = number.saturating_add(1);

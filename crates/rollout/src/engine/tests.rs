@@ -310,6 +310,7 @@ fn an_undone_removal_stays_undone_until_the_object_is_selected_again() {
     assert_eq!(rule.command(&undo(1)), Err(Refusal::NothingBelow));
     rule.change("a", 5);
     assert_eq!(rule.revise(), Ok(3));
+    assert_eq!(rule.status.stable().unwrap().overrides_windows_of, None, "windows hold again");
     assert_eq!(rule.version(3, "b"), Some("1".into()));
     rule.change("b", 6);
     assert_eq!(rule.revise(), Ok(4));

@@ -15,6 +15,7 @@ use edgesync_object::NodeName;
 use edgesync_placement::Placement;
 use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
 use edgesync_protocol::digest::Tally;
+use edgesync_protocol::timing::Now;
 use edgesync_protocol::upload::EffectState;
 use edgesync_rollout::Set;
 use edgesync_rollout::observed::{Answer, Link, NodeFacts, TooLarge, WaveCounts};
@@ -86,6 +87,10 @@ impl<S: Source> Fleet<S> {
         let set = top.and_then(|top| rule.revision(&rule.revision_key(top))?.set.as_deref());
         let digest = rule.status.rejected.plan(&selection, set).ok().map(|plan| plan.digest());
         let observed = &mut moved.observed;
+        if observed.planned.digest != digest {
+            // What could not be stored has changed.
+            (moved.make_at, moved.failed_makes) = (Now::ZERO, 0);
+        }
         observed.planned.follow(now, digest, top.map(|top| top.digest));
         observed.too_large = too_large(placement, &selection);
         if digest == top.map(|top| top.digest) {
