@@ -341,8 +341,8 @@ impl Assignments {
         self.of(node)?.entry(rule)?.revision.as_ref()
     }
 
-    /// Returns whether nodes apply a revision outside of their windows: the one above was undone with
-    /// that wish.
+    /// Returns whether nodes apply a revision outside of their windows, as was asked for when the
+    /// one above was undone.
     pub(crate) fn overrides_windows(&self, key: &RevisionKey) -> bool {
         let rule = self.index(&key.rule).and_then(|index| self.rule(index));
         let revisions = rule.iter().flat_map(|rule| &rule.status.revisions);

@@ -3,8 +3,7 @@
 //! The index is written after all parts, and deleted before them: a revision with an index is
 //! complete, unless somebody else has deleted Secrets.
 //!
-//! Bodies are read with background priority, below Leases, and each pack once: thousands of nodes
-//! may need it at the same time.
+//! Each pack is read once: thousands of nodes may need it at the same time.
 
 mod cache;
 mod pack;

@@ -178,7 +178,7 @@ async fn each_pack_is_read_once_for_all_nodes() {
         assert_eq!(found.unwrap(), 1);
     }
     let used = revisions.requests.used();
-    assert_eq!((used.urgent, used.background), (urgent, 3), "one for each Secret of a pack");
+    assert_eq!((used.urgent, used.background), (urgent + 3, 0), "one for each Secret of a pack");
 }
 
 #[tokio::test]
