@@ -165,10 +165,11 @@ pub fn step(
         happened: Vec::new(),
         wake: None,
     };
-    // Whatever was observed or commanded refers to the waves before: a write that adopts others
-    // does nothing else, except for a pause.
-    let is_adopted = engine.adopt_waves();
+    // Before the waves: a lost revision overtakes no other.
     engine.drop_lost();
+    // Whatever was observed or commanded refers to the waves before: a write that adopts others
+    // moves nothing, except for a pause.
+    let is_adopted = engine.adopt_waves();
     let refused = match input {
         Input::Observe if is_adopted => None,
         Input::Observe => {

@@ -444,6 +444,23 @@ fn a_write_that_adopts_waves_does_nothing_else_but_pause() {
     assert_eq!(rule.reasons().1, Reason::Paused);
 }
 
+/// Both were dropped, and the canaries went back to the stable revision.
+#[test]
+fn a_lost_revision_overtakes_no_other_when_waves_change() {
+    let mut rule = Rule::new(&json!({}));
+    rule.change("a", 2);
+    rule.revise().unwrap();
+    rule.soak();
+    rule.change("a", 3);
+    rule.revise().unwrap();
+    assert_eq!(rule.stack(), [(1, 3), (2, 2), (3, 1)]);
+    let waves = json!([{"selector": "stage=canary"}, {"percent": 20}, {}]);
+    rule.rollout = rollout(&json!({"waves": waves}));
+    rule.observed.lost = [3].into();
+    rule.observe();
+    assert_eq!(rule.stack(), [(1, 3), (2, 1)]);
+}
+
 #[test]
 fn waves_that_were_changed_completely_wait_for_an_operator() {
     let mut rule = Rule::new(&json!({"soak": "0s"}));
