@@ -224,7 +224,8 @@ impl Driver {
             }
             let deadline = self.deadline().map(|at| self.timeline.origin + at);
             // The watchdog requires turns of the loop even without events.
-            let idle = Instant::now() + Duration::from_secs(1);
+            // Events do not put off the checks.
+            let idle = (Instant::now() + Duration::from_secs(1)).min(self.timeline.next_check);
             let wake = deadline.map_or(idle, |at| at.min(idle)).min(end.unwrap_or(idle));
             tokio::select! {
                 request = signals.next() => match request {

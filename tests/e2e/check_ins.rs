@@ -66,6 +66,11 @@ async fn plan_is_followed(cloud: &Cloud, agent: &mut Agent) {
     let status = agent.status().await;
     assert_eq!(status.link.plan.as_deref(), Some("every 12s"));
 
+    // Whoever reads its status all the time does not keep it from its check-in.
+    let before = status.link.connections;
+    agent.until("the node checks in", |status| status.link.connections > before).await;
+    away(cloud).await;
+
     // Objects wait for the next check-in, and arrive with it.
     cloud.apply(objects(0..3)).await;
     eventually("the objects are held", PATIENCE, async || agent.get(&object(2)).await.map(drop)).await;
