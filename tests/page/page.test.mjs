@@ -308,7 +308,7 @@ describe('a roll-out in waves', () => {
     await page.keyboard.press('Escape');
     await dialog.waitFor({ state: 'detached' });
     assert.equal((await status()).paused, null, 'nothing was done');
-    assert.equal(await page.evaluate(() => document.activeElement.id), 'rollout-pause', 'the focus returns');
+    await until('the focus returns', () => page.evaluate(() => document.activeElement.id === 'rollout-pause'));
     await confirm('Pause', 'Revision 3 stays open');
     await page.getByText('Paused by an operator.').waitFor();
     assert.equal((await status()).paused, 'Command');

@@ -64,11 +64,6 @@ function describe(wave) {
   return parts.length ? parts.flatMap((part, place) => place ? [', ', part] : [part]) : 'all other nodes';
 }
 
-/** Returns the focus to the button of an action, unless another dialog has it. */
-function focus(action) {
-  if (!document.querySelector('dialog[open]')) document.getElementById(`rollout-${action}`)?.focus();
-}
-
 /** The view of a roll-out in waves; empty for a rule without one. `resolve` returns the name of the rule in requests. */
 export class Waves {
   constructor(resolve) {
@@ -78,6 +73,7 @@ export class Waves {
     this.acts = el('div', { class: 'acts' });
     this.result = el('p', { role: 'status' });
     this.body = el('div');
+    this.unfocused = null;
   }
 
   async look() {
@@ -97,13 +93,21 @@ export class Waves {
     fill(this.acts, mayMove ? Object.entries(COMMANDS).filter(([, [, permits]]) => permits(seen))
       .map(([action, [label]]) => el('button', { type: 'button', id: `rollout-${action}`, onclick: () => this.ask(action, seen) }, label)) : '');
     this.drawn = same;
+    if (this.unfocused && [document.body, document.getElementById('main')].includes(document.activeElement)) this.focus(this.unfocused);
+  }
+
+  /** Returns the focus to the button of an action, when it is drawn, unless another dialog has it. */
+  focus(action) {
+    const button = document.getElementById(`rollout-${action}`);
+    this.unfocused = button ? null : action;
+    if (!document.querySelector('dialog[open]')) button?.focus({ preventScroll: true });
   }
 
   /** Asks for confirmation. The dialog is outside of the view: no refresh replaces it, and what it names is what is sent. */
   ask(action, seen) {
     const [label, , question, about, request] = COMMANDS[action];
     // The event comes after the next dialog may have been opened.
-    const dialog = el('dialog', { 'aria-labelledby': 'question', onclose: () => { dialog.remove(); focus(action); } },
+    const dialog = el('dialog', { 'aria-labelledby': 'question', onclose: () => { dialog.remove(); this.focus(action); } },
       el('h2', { id: 'question' }, question(seen)), el('p', {}, about(seen)),
       el('div', { class: 'acts' }, el('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'),
         el('button', { type: 'button', class: 'strong', onclick: () => { dialog.close(); this.move(action, { action, ...request(seen) }, label); } }, label)));
@@ -121,7 +125,8 @@ export class Waves {
       fill(this.result, text(`Failed: ${error.message}`));
       await this.look().catch(() => { /* the connection status shows it */ });
     }
-    focus(action);
+    this.focus(action);
+    this.unfocused = null;
   }
 
   end() { this.dialog?.close(); }
