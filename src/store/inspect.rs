@@ -18,6 +18,7 @@ use edgesync_store::StoreError;
 pub use edgesync_store::engine::is_in_use;
 use edgesync_store::engine::{self, open_as_it_is};
 use edgesync_store::mark;
+use edgesync_store::migrate::newest;
 
 /// Rows between two calls of `go_on`.
 pub const BATCH: u64 = 256;
@@ -198,7 +199,7 @@ fn schema_of(conn: &Connection, path: &Path) -> Result<Schema, StoreError> {
         return Err(mark::mismatch(path, KIND.application_id, found));
     }
     let found = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    Ok(Schema { found, known: u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX) })
+    Ok(Schema { found, known: newest(KIND.migrations) })
 }
 
 /// Returns the bytes of the database's files: database and log.

@@ -66,7 +66,7 @@ async fn plan_is_followed(cloud: &Cloud, agent: &mut Agent) {
     let status = agent.status().await;
     assert_eq!(status.link.plan.as_deref(), Some("every 12s"));
 
-    // Whoever reads its status all the time does not keep it from its check-in.
+    // Reading its status all the time does not keep it from its check-in.
     let before = status.link.connections;
     agent.until("the node checks in", |status| status.link.connections > before).await;
     away(cloud).await;

@@ -13,6 +13,7 @@ use super::rollouts::check_bodies;
 use super::{CloudError, CloudStore};
 use edgesync_object::Head;
 use edgesync_store::StoreError;
+use edgesync_store::migrate::newest;
 
 /// Maximum number of rows of one piece, between two pauses.
 const PIECE_ROWS: i64 = 512;
@@ -97,7 +98,7 @@ impl CloudStore {
 
 /// Returns the schema version of this program.
 pub(super) fn known_version() -> u32 {
-    u32::try_from(KIND.migrations.len()).unwrap_or(u32::MAX)
+    newest(KIND.migrations)
 }
 
 /// Reads everything that a database of this schema version has, in the snapshot of one transaction.

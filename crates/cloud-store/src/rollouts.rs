@@ -76,7 +76,7 @@ pub struct Sweep(pub HashMap<RuleKey, Status>);
 pub struct RevisionError {
     /// The revision.
     pub revision: Box<RevisionKey>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 

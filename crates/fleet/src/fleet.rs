@@ -20,6 +20,7 @@ pub(crate) mod assignments;
 mod bodies;
 mod broadcasts;
 mod changes;
+mod cloud_events;
 mod departures;
 mod effects;
 mod events;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The annotation, of which one value has a meaning: [`OVERRIDE_WINDOW`].
+/// The annotation. Only the value [`OVERRIDE_WINDOW`] has a meaning.
 pub const URGENCY_ANNOTATION: &str = "edgesync.io/urgency";
 /// Value for a change that takes effect outside of the windows of file rules that permit it.
 pub const OVERRIDE_WINDOW: &str = "override-window";

@@ -90,7 +90,7 @@ pub struct Messages {
     pub degraded: String,
 }
 
-/// What is known about the newest revision while it is rolled out.
+/// Verdicts about the newest revision while it is rolled out.
 pub(crate) struct Judged {
     /// The verdict about the last open wave; `None` if it was not judged.
     pub(crate) last: Option<Verdict>,
@@ -203,7 +203,7 @@ impl PauseReason {
     }
 }
 
-/// Returns the messages of the conditions, with the counts of now.
+/// Returns the messages of the conditions, with the current counts.
 #[must_use]
 pub fn messages(rollout: &Rollout, status: &Status, observed: &Observed) -> Messages {
     let judged = judged(rollout, status, observed);

@@ -34,11 +34,11 @@ pub struct Governing<'a> {
     pub age: Age<'a>,
     /// Whether it selects the object now.
     pub selects: bool,
-    /// What is assigned to the node under it.
+    /// The set that is assigned to the node under it.
     pub assigned: Assigned<'a>,
 }
 
-/// What is desired of one object on one node.
+/// The desired version of one object on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Desired<'a> {
     /// The newest version.
@@ -47,14 +47,14 @@ pub enum Desired<'a> {
     Version(&'a Entry),
     /// The object is not desired.
     Absent,
-    /// What was desired before: the assigned revision is not known.
+    /// The same as before: the assigned revision is not known.
     Unchanged,
 }
 
 /// The answer for a node and an object, and the rules that it follows from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision<'a> {
-    /// What is desired.
+    /// The desired version.
     pub desired: Desired<'a>,
     /// The rule with a roll-out that decides; `None` if none governs the object.
     pub by: Option<Age<'a>>,
@@ -63,7 +63,7 @@ pub struct Decision<'a> {
 }
 
 impl Governing<'_> {
-    /// Returns whether the rule has a say about the object: it selects it now, or the assigned
+    /// Returns whether the rule governs the object: it selects it now, or the assigned
     /// revision has it.
     fn governs(&self, uid: &str) -> bool {
         self.selects
@@ -83,7 +83,7 @@ impl Governing<'_> {
 /// such as a rule without a roll-out, a label or the reference of a Pod.
 ///
 /// A revision that is not known may have any object. It decides about those that its rule selects,
-/// and about those that nothing else places: to take one for a removed one would delete it.
+/// and about those that nothing else places: one that counted as removed would be deleted.
 #[must_use]
 pub fn decide<'a>(uid: &str, rules: &[Governing<'a>], is_placed: bool) -> Decision<'a> {
     let mut governing: Vec<&Governing<'a>> = rules.iter().filter(|rule| rule.governs(uid)).collect();

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::conditions::{Judged, conditions, judged};
 use super::fault::{Fault, planted};
-use super::observed::Observed;
+use super::observed::{Observed, later};
 use super::revision::{Selection, Set};
 use super::spec::{OnChange, OnFailure, Rollout};
 use super::status::{Outcome, PauseReason, Status};
@@ -44,7 +44,7 @@ pub struct Snapshot {
     pub wanted: Wanted,
     /// The set: [`super::revision::Rejections::plan`] with the versions that were read.
     pub set: Arc<Set>,
-    /// What the rule has selected when the versions were read.
+    /// The selection of the rule when the versions were read.
     pub selection: Selection,
 }
 
@@ -57,7 +57,7 @@ pub struct Wanted {
     pub over: Option<u64>,
 }
 
-/// What happened, for an Event.
+/// A transition, for an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// The first revision is the stable one.
@@ -122,7 +122,7 @@ pub struct Step {
     pub next: Option<Status>,
     /// A snapshot to make. It needs no write before.
     pub snapshot: Option<Wanted>,
-    /// What to report after the write.
+    /// The transitions to report after the write.
     pub happened: Vec<Happened>,
     /// Why the command or snapshot was refused.
     pub refused: Option<Refusal>,
@@ -167,7 +167,7 @@ pub fn step(
     };
     // Before the waves: a lost revision overtakes no other.
     engine.drop_lost();
-    // Whatever was observed or commanded refers to the waves before: a write that adopts others
+    // Observations and commands refer to the waves before: a write that adopts others
     // moves nothing, except for a pause.
     let is_adopted = engine.adopt_waves();
     let refused = match input {
@@ -219,7 +219,7 @@ impl Engine<'_> {
                 let since = top.good_since.filter(|since| *since <= self.now).unwrap_or(self.now);
                 self.set_good_since(Some(since));
                 let soak = if planted(Fault::SoakIgnored) { Duration::ZERO } else { self.rollout.soak };
-                let ends = after(since, soak);
+                let ends = later(since, soak);
                 if ends > self.now {
                     self.wake_at(ends);
                 } else if !is_paused {
@@ -304,11 +304,6 @@ impl Engine<'_> {
             wake: self.wake,
         }
     }
-}
-
-fn after(time: Timestamp, by: Duration) -> Timestamp {
-    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
-    time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What nodes have answered to the newest revision, judged per node and counted per wave and group.
+//! Answers of nodes to the newest revision, judged per node and counted per wave and group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) const MAX_FAILURES_SHOWN: usize = 5;
 /// A selection that does not rest is taken after this many times the settle time.
 const SETTLE_AT_MOST: u32 = 10;
 
-/// What a node has reported about the revision that is assigned to it.
+/// Report of a node about the revision that is assigned to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It does not hold the whole revision, or still holds an object that was removed.
@@ -40,7 +40,7 @@ pub enum Link {
     Connected(Timestamp),
     /// Not connected.
     Disconnected {
-        /// When it was heard of last; the minimum if never.
+        /// Time of its last message; the minimum if there was none.
         last_heard: Timestamp,
         /// End of its planned absence.
         expected: Option<Timestamp>,
@@ -138,7 +138,7 @@ pub struct WaveCounts {
     pub failures: Vec<FailedNode>,
 }
 
-/// What the rule selects now, without bodies.
+/// The objects that the rule selects now, without bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Planned {
     /// Digest of [`super::revision::Rejections::plan`]; `None` if there is none.
@@ -162,7 +162,7 @@ pub struct TooLarge {
     pub max_bytes: u64,
 }
 
-/// What the cloud side sees of a roll-out.
+/// Observations of a roll-out by the cloud side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// Number of the revision that the counts are of.
@@ -172,7 +172,7 @@ pub struct Observed {
     pub open: usize,
     /// Counts of each wave in order; of waves that are not open, the number of nodes.
     pub waves: Vec<WaveCounts>,
-    /// What a new revision would have.
+    /// The content of a new revision.
     pub planned: Planned,
     /// The limits, if the rule's objects exceed them.
     pub too_large: Option<TooLarge>,
@@ -184,7 +184,8 @@ pub struct Observed {
     pub lost: BTreeSet<u64>,
 }
 
-fn later(time: Timestamp, by: Duration) -> Timestamp {
+/// Returns a time later by a duration; the last one if there is none.
+pub(crate) fn later(time: Timestamp, by: Duration) -> Timestamp {
     let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
 }

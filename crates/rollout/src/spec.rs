@@ -31,15 +31,15 @@ pub struct Rollout {
     pub min_success: MinSuccess,
     /// Failures that a wave may have.
     pub max_failures: MaxFailures,
-    /// A node that was not heard of for so long, beyond its planned check-in, is not waited for.
+    /// Silence of a node, beyond its planned check-in, after which it is not waited for.
     /// From 1m to 30d, by default 1h.
     pub offline_after: Duration,
-    /// A node that waits for a window or a hold for so long is not waited for. From 1m to 30d, by
+    /// Wait of a node for a window or a hold, after which it is not waited for. From 1m to 30d, by
     /// default 24h.
     pub waiting_after: Duration,
-    /// What happens when a wave has more failures than it may.
+    /// Reaction to a wave with more failures than it may have.
     pub on_failure: OnFailure,
-    /// What happens to changes while a revision is rolled out.
+    /// Handling of changes while a revision is rolled out.
     pub on_change: OnChange,
     /// Changes within this time are one revision. From 1s to 1h, by default 5s.
     pub settle: Duration,

@@ -287,7 +287,7 @@ impl Status {
     }
 
     /// Returns whether stored bodies of a revision can be deleted. Those of numbers that were not
-    /// used yet belong to a snapshot that somebody is about to begin.
+    /// used yet belong to a snapshot that is about to begin.
     #[must_use]
     pub fn is_garbage(&self, number: u64, digest: Digest) -> bool {
         if planted(Fault::SweepsNothing) {

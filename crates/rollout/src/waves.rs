@@ -93,8 +93,8 @@ impl Waves {
 ///
 /// SipHash-2-4 with a key of zeros over the bytes of the name yields 64 bits; the node belongs to
 /// the share if this number modulo 10,000 is less than 100 times the percentage. So the share is
-/// always made of the same nodes, a larger one contains each smaller one, and nobody counts nodes:
-/// of few nodes the actual share may differ.
+/// always made of the same nodes, and a larger one contains each smaller one. Nodes are not
+/// counted: of few nodes the actual share may differ.
 #[must_use]
 pub fn is_within(node: &str, percent: u8) -> bool {
     bucket(node) < u64::from(percent) * 100

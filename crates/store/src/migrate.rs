@@ -41,6 +41,12 @@ pub const CACHE: &[Migration] = &[
     Migration { name: "0002_earlier.sql", sql: include_str!("../../../migrations/cache/0002_earlier.sql") },
 ];
 
+/// Returns the version of the newest schema.
+#[must_use]
+pub fn newest(migrations: &[Migration]) -> u32 {
+    u32::try_from(migrations.len()).unwrap_or(u32::MAX)
+}
+
 /// Migrates the file to the newest schema.
 ///
 /// # Errors
@@ -48,7 +54,7 @@ pub const CACHE: &[Migration] = &[
 /// has other migrations; both before anything is changed.
 pub fn migrate(conn: &mut Connection, path: &Path, migrations: &[Migration]) -> Result<(), StoreError> {
     let found: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let known = u32::try_from(migrations.len()).unwrap_or(u32::MAX);
+    let known = newest(migrations);
     if found > known {
         let applied: Option<u32> = conn
             .query_row("SELECT max(version) FROM migrations", [], |row| row.get(0))

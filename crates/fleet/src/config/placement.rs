@@ -21,7 +21,7 @@ const MAX_RULES: usize = 1000;
 /// A rule of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfiguredRule {
-    /// What it places on which nodes.
+    /// Its selection of objects and nodes.
     pub rule: PlacementRule,
     /// Its name, unique among the rules. The state of its roll-out is stored under it.
     pub name: Option<Arc<str>>,

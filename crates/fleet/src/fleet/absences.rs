@@ -4,18 +4,17 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Fleet;
+use super::cloud_events::CloudEvent;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::{EventCause, Response};
 use crate::lifecycle::MissedCheckIn;
 use crate::source::Source;
-use edgesync_object::time::{rfc3339, rfc3339_micros};
+use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object};
 
 /// Reason of the Event of a missed check-in.
 const MISSED: &str = "CheckInMissed";
-/// Component that reports the Event.
-const CONTROLLER: &str = "edgesync.io/cloud";
 
 impl<S: Source> Fleet<S> {
     /// Emits an Event for each node that has become overdue, a few at a time.
@@ -38,23 +37,16 @@ fn missed_event(node: &NodeName, uid: Option<&str>, due: Timestamp, now: Timesta
     if let Some(uid) = uid {
         regarding["uid"] = Value::from(uid);
     }
-    let event = json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": format!("{node}.{:x}", due.as_second()), "namespace": "default"},
-        "eventTime": rfc3339_micros(now),
-        "reportingController": CONTROLLER,
-        "reportingInstance": "edgesync-cloud",
-        "action": "CheckIn",
-        "reason": MISSED,
-        "regarding": regarding,
-        "note": format!("not connected at its check-in of {}", rfc3339(due)),
-        "type": "Warning",
-    });
-    match event {
-        Value::Object(fields) => Object::from(fields),
-        _ => Object::default(),
-    }
+    let event = CloudEvent {
+        name: format!("{node}.{:x}", due.as_second()),
+        namespace: "default",
+        regarding,
+        action: "CheckIn",
+        reason: MISSED,
+        note: format!("not connected at its check-in of {}", rfc3339(due)),
+        is_warning: true,
+    };
+    event.at(now)
 }
 
 /// Sets the time until which an operator asks a node to stay, from its Node.

@@ -1,4 +1,4 @@
-//! Which revision of which rule each node has, and what is desired on the node by it.
+//! The revision of each rule that a node has, and the desired objects that follow from it.
 //!
 //! A rule with a roll-out *governs* objects on its nodes: what is desired of them there follows
 //! from the revision that is assigned to the node, not from the newest versions. Nodes with equal
@@ -73,7 +73,7 @@ pub(crate) struct GoverningRule {
     unreadable: Vec<RevisionKey>,
 }
 
-/// What is assigned to a node under a rule.
+/// The assignment of a node under a rule.
 #[derive(Clone, Debug)]
 struct Entry {
     rule: RuleIndex,
@@ -85,7 +85,7 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Assignment(Vec<Entry>);
 
-/// What is desired of an object on a node.
+/// The desired version of an object on a node.
 #[derive(Debug)]
 pub(crate) enum Effective<'a> {
     /// The newest version.
@@ -159,7 +159,7 @@ impl Revision {
         Self { key, set, objects, names }
     }
 
-    /// Creates a revision of which nodes keep what they hold: its set is not known.
+    /// Creates a revision whose set is not known: its nodes keep what they hold.
     fn unknown(key: RevisionKey) -> Self {
         Self { key, set: None, objects: HashMap::new(), names: HashMap::new() }
     }
@@ -489,7 +489,7 @@ impl Assignments {
         })
     }
 
-    /// Returns the UIDs of which the desired version may differ between two assignments of a node;
+    /// Returns the UIDs whose desired version may differ between two assignments of a node;
     /// `objects` returns those that a rule selects now, `all` those that are placed on the node.
     /// `exists` returns whether the source has an object: one that it has deleted may stand in the
     /// way of another one of its name.
@@ -583,7 +583,7 @@ impl Assignments {
     }
 
     /// Sets whether the waves of a rule are not known. Nodes of earlier waves have newer revisions,
-    /// and nobody knows which nodes these are.
+    /// and these nodes are not known either.
     pub(crate) fn set_frozen(&mut self, index: RuleIndex, is_frozen: bool) {
         if let Some(rule) = self.rules.get_mut(&index) {
             rule.is_frozen = is_frozen;

@@ -324,7 +324,6 @@ impl<S: Source> Fleet<S> {
                 }
             }
             Response::RevisionRead(index, key, set) => self.revision_read(index, key, set),
-            Response::RevisionChecked(index, key, set) => self.revision_checked(index, key, set),
             Response::SnapshotMade(index, made) => self.snapshot_made(index, made),
             Response::RevisionsSwept(swept) => self.revisions_swept(&swept),
             Response::Confirmed(node, written) => {

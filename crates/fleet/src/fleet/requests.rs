@@ -43,8 +43,6 @@ pub(super) enum Response {
     /// Whether the status of a rule without a roll-out was deleted.
     RolloutDeleted(Result<bool>),
     RevisionRead(RuleIndex, RevisionKey, Result<Option<Arc<Set>>>),
-    /// A revision that was read again.
-    RevisionChecked(RuleIndex, RevisionKey, Result<Option<Arc<Set>>>),
     SnapshotMade(RuleIndex, Result<Option<Snapshot>>),
     RevisionsSwept(Result<()>),
     Confirmed(NodeName, Result<()>),

@@ -2,8 +2,8 @@
 //! snapshots, and writes statuses.
 //!
 //! For each rule at most one write and one snapshot are in flight. A status is used when it is
-//! stored; who was refused waits until the stored one is known. Only the leader counts and moves;
-//! commands of operators are executed by whoever receives them.
+//! stored; after a refusal nothing is written until the stored one is known. Only the leader counts
+//! and moves; a command of an operator is executed by the replica that receives it.
 
 mod count;
 mod revisions;
@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::Fleet;
 use super::assignments::{Assignments, GoverningRule, RuleIndex};
 use super::requests::{EventCause, Response};
@@ -24,7 +22,7 @@ use crate::metrics::RolloutNumbers;
 use crate::source::{RolloutWrite, RuleKey, Source, Sweep};
 use edgesync_admin::cloud::RolloutStatus;
 use edgesync_object::status::Reason;
-use edgesync_object::{NodeName, Object, ObjectKey, Status as Error};
+use edgesync_object::{NodeName, ObjectKey, Status as Error};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::timing::Now;
 use edgesync_rollout::engine::Happened;
@@ -76,7 +74,7 @@ struct Moved {
     /// Whether `rollout` of the rule is valid; the last valid one stays in force otherwise.
     is_valid: bool,
     observed: Observed,
-    /// What is known of the nodes of open waves.
+    /// Facts about the nodes of open waves.
     facts: HashMap<NodeName, Fact>,
     count: Option<Count>,
     next_count: Now,
@@ -116,7 +114,7 @@ impl Moved {
     /// Returns whether the status that is known is the stored one, as far as this process knows.
     fn may_write(&mut self, now: Now) -> bool {
         self.awaited.take_if(|(_, until)| *until <= now);
-        self.writing.is_none() && self.awaited.is_none()
+        !self.is_writing()
     }
 
     /// Answers all waiting commands with an error.
@@ -183,7 +181,7 @@ impl<S: Source> Fleet<S> {
     fn move_rules(&mut self) -> bool {
         let end = self.reconciler.work.part();
         let mut indexes: Vec<RuleIndex> = self.rollout_loop.rules.keys().copied().collect();
-        // What operators and nodes wait for does not wait for the counts of other rules.
+        // Commands and reads do not wait for the counts of other rules.
         for index in &indexes {
             self.read_revision(*index);
             self.execute_command(*index);
@@ -218,9 +216,18 @@ impl<S: Source> Fleet<S> {
         let has_configured = rules.any(|(_, rule)| matches!(rule.key, RuleKey::Configured(_)));
         if self.reconciler.is_shared && has_configured && now >= self.rollout_loop.next_statuses {
             self.rollout_loop.next_statuses = now + RETRY;
-            self.requests
-                .ask(|source| async move { Response::RolloutStatuses(source.rollout_statuses().await) });
+            self.read_statuses();
         }
+    }
+
+    /// Reads the statuses of configured rules.
+    fn read_statuses(&self) {
+        self.requests.ask(|source| async move { Response::RolloutStatuses(source.rollout_statuses().await) });
+    }
+
+    /// Returns whether all rules that are objects are known.
+    fn are_rules_known(&self) -> bool {
+        self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing()
     }
 
     /// Handles the end of the queue of assignments. Returns whether nodes were queued again.
@@ -261,14 +268,12 @@ impl<S: Source> Fleet<S> {
         let mut due = self.rollout_loop.leftover.iter_mut().filter(|(_, at)| **at <= now);
         let Some((uid, at)) = due.next() else { return };
         *at = now + AWAITED;
-        let Some((summary, ..)) = self.rules.one(uid) else { return };
-        let Some(text) = &summary.rule else { return };
-        let write = RolloutWrite {
-            rule: RuleKey::Object(uid.clone()),
-            object: Some((summary.resource.key(&summary.namespace, &summary.name), text.generation)),
-            expected: Status::sequence_of(rule::stored_rollout(text).as_ref()),
-            status: None,
-        };
+        let rule = RuleKey::Object(uid.clone());
+        let stored =
+            self.rules.one(uid).and_then(|(summary, ..)| rule::stored_rollout(summary.rule.as_ref()?));
+        let expected = Status::sequence_of(stored.as_ref());
+        let Some(object) = self.rule_object(&rule) else { return };
+        let write = RolloutWrite { rule, object: Some(object), expected, status: None };
         self.requests
             .ask(|source| async move { Response::RolloutDeleted(source.write_rollout(write).await) });
     }
@@ -307,13 +312,12 @@ impl<S: Source> Fleet<S> {
         }
     }
 
-    /// Moves a roll-out by what was observed. Returns whether its count is to be continued.
+    /// Moves a roll-out by what was observed. Returns whether its count continues in the next turn.
     fn lead(&mut self, index: RuleIndex, end: u64) -> bool {
         let now = self.reconciler.now();
         let is_active = self.reconciler.desired.rollouts.rule(index).is_some_and(GoverningRule::is_active);
         let is_writing = self.is_status_written(index);
-        let is_known =
-            self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing();
+        let is_known = self.are_rules_known();
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
         if !is_active || !moved.is_valid {
             // It refers to what was known before.
@@ -452,9 +456,7 @@ impl<S: Source> Fleet<S> {
                 }
                 // The status of a rule that is an object arrives with it.
                 if !is_object {
-                    self.requests.ask(|source| async move {
-                        Response::RolloutStatuses(source.rollout_statuses().await)
-                    });
+                    self.read_statuses();
                 }
             }
         }
@@ -477,11 +479,7 @@ impl<S: Source> Fleet<S> {
     /// Deletes bodies that no roll-out needs any more.
     fn sweep(&mut self) {
         let now = self.reconciler.now();
-        let are_rules_unread = self.reconciler.may_have_unread(API_VERSION, &RULE_KINDS);
-        let is_known = self.rules.are_complete()
-            && !are_rules_unread
-            && !self.replicas.is_being_restored()
-            && !self.feed.is_listing();
+        let is_known = self.are_rules_known() && !self.reconciler.may_have_unread(API_VERSION, &RULE_KINDS);
         let is_busy = |moved: &Moved| moved.is_writing() || moved.is_making || moved.snapshot.is_some();
         let is_busy = self.rollout_loop.rules.values().any(is_busy);
         if self.rollout_loop.is_sweeping || is_busy || !is_known || now < self.rollout_loop.next_sweep {
@@ -573,12 +571,4 @@ fn invalid() -> Error {
 
 fn not_moving() -> Error {
     Error::new(Reason::NotFound, "the rule has no roll-out any more")
-}
-
-/// Converts JSON to an object; an empty one if it is none.
-fn object(value: Value) -> Object {
-    match value {
-        Value::Object(fields) => Object::from(fields),
-        _ => Object::default(),
-    }
 }

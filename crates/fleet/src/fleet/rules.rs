@@ -129,7 +129,7 @@ impl Rules {
         let known = self.known.get_mut(&summary.uid);
         let replaced = known.as_ref().and_then(|known| known.id);
         let in_force = InForce::of(text, &summary.namespace);
-        // What only the roll-out changes selects no other objects or nodes.
+        // A change of the roll-out alone selects no other objects or nodes.
         if let Some(known) = known.filter(|known| known.in_force.rule == in_force.rule) {
             known.summary = Arc::clone(summary);
             known.in_force = in_force;

@@ -1,7 +1,7 @@
 //! Bodies of revisions, in Secrets of the replicas' namespace, which are never placed.
 //!
 //! The index is written after all parts, and deleted before them: a revision with an index is
-//! complete, unless somebody else has deleted Secrets.
+//! complete, unless Secrets were deleted by others.
 //!
 //! Each pack is read once: thousands of nodes may need it at the same time.
 
@@ -194,7 +194,7 @@ impl Revisions {
                 sweep.is_garbage(&key) && (sweep.has(&key.rule) || is_older(secret, now, UNKNOWN_RULE_GRACE))
             })
         });
-        // Without an index nobody reads the parts.
+        // The parts are not read without an index.
         secrets.sort_by_key(|secret| !is_index(secret.name()));
         for secret in &secrets {
             background.delete(secret).await?;
@@ -319,7 +319,7 @@ fn data_of(secret: &Object) -> Result<Vec<u8>, String> {
     BASE64_STANDARD.decode(data).map_err(|error| error.to_string())
 }
 
-/// Returns whether an object was created before so long a time.
+/// Returns whether an object is older than this age.
 fn is_older(object: &Object, now: Timestamp, age: Duration) -> bool {
     let age = SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
     object.creation_timestamp().parse::<Timestamp>().is_ok_and(|created| now.duration_since(created) > age)

@@ -177,7 +177,7 @@ impl Engine<'_> {
         }
         for revision in revisions.filter(|revision| revision.open > unchanged) {
             revision.open = unchanged;
-            // What was accepted by hand does not open a wave that has changed since.
+            // An acceptance by hand does not open a wave that has changed since.
             revision.promoted = revision.promoted.min(unchanged.saturating_sub(1));
             revision.good_since = None;
         }

@@ -4,6 +4,7 @@ use crate::observed::{NodeState, WaveCounts};
 use crate::revision::{Entry, Rejections, Uid};
 use crate::status::MAX_REVISIONS;
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 /// A rule with its stored status, sets and objects; each step is written.

@@ -44,7 +44,7 @@ pub(super) struct Count {
     visited: BTreeSet<NodeName>,
 }
 
-/// What is known of a node under the counted revision.
+/// Facts about a node under the counted revision.
 #[derive(Debug, Default)]
 pub(super) struct Fact {
     /// Number of that revision.
@@ -55,7 +55,7 @@ pub(super) struct Fact {
     waiting_since: Option<Timestamp>,
     /// Its last answer, which counts while it is away.
     answer: Option<Answer>,
-    /// What it was recorded to hold when that was not what is desired.
+    /// Tally of its records when they differed from the desired state.
     differing: Option<Tally>,
 }
 
@@ -88,7 +88,7 @@ impl<S: Source> Fleet<S> {
         let digest = rule.status.rejected.plan(&selection, set).ok().map(|plan| plan.digest());
         let observed = &mut moved.observed;
         if observed.planned.digest != digest {
-            // What could not be stored has changed.
+            // The objects that could not be stored have changed.
             (moved.make_at, moved.failed_makes) = (Now::ZERO, 0);
         }
         observed.planned.follow(now, digest, top.map(|top| top.digest));

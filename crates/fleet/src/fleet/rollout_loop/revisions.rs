@@ -1,4 +1,4 @@
-//! Reads the sets of revisions, of which nodes keep what they hold until then.
+//! Reads the sets of revisions. Nodes keep what they hold until then.
 
 use std::sync::Arc;
 
@@ -12,10 +12,30 @@ use edgesync_rollout::Set;
 impl<S: Source> Fleet<S> {
     /// Reads the set of a revision that the status has and this process does not.
     pub(super) fn read_revision(&mut self, index: RuleIndex) {
-        let now = self.reconciler.now();
         let rule = self.reconciler.desired.rollouts.rule(index);
         let unread = rule.and_then(|rule| rule.first_awaited().or_else(|| rule.first_unread()));
-        let (Some(key), Some(moved)) = (unread, self.rollout_loop.rules.get_mut(&index)) else { return };
+        if let Some(key) = unread {
+            self.request_revision(index, key);
+        }
+    }
+
+    /// Reads a revision again after bodies were missing. If it is lost, nodes keep what they hold.
+    pub(in crate::fleet) fn check_revision(&mut self, key: RevisionKey) {
+        let index = self.reconciler.desired.rollouts.index(&key.rule);
+        if let Some(index) = index.filter(|index| self.has_set(*index, &key)) {
+            self.request_revision(index, key);
+        }
+    }
+
+    /// Returns whether the set of a revision is known.
+    fn has_set(&self, index: RuleIndex, key: &RevisionKey) -> bool {
+        let rule = self.reconciler.desired.rollouts.rule(index);
+        rule.and_then(|rule| rule.revision(key)).is_some_and(|known| known.set.is_some())
+    }
+
+    fn request_revision(&mut self, index: RuleIndex, key: RevisionKey) {
+        let now = self.reconciler.now();
+        let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
         if moved.is_reading || moved.read_at > now {
             return;
         }
@@ -33,67 +53,29 @@ impl<S: Source> Fleet<S> {
         set: Result<Option<Arc<Set>>>,
     ) {
         let now = self.reconciler.now();
+        let has_set = self.has_set(index, &key);
+        let mut failed = 0;
         if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
             moved.is_reading = false;
-            moved.read_at = if set.is_err() { now + RETRY } else { now };
-            moved.failed_reads = if set.is_err() { moved.failed_reads.saturating_add(1) } else { 0 };
+            // A known one is read again when bodies are missing, at most once in a while.
+            moved.read_at = if set.is_err() || has_set { now + RETRY } else { now };
+            if !has_set {
+                moved.failed_reads = if set.is_err() { moved.failed_reads.saturating_add(1) } else { 0 };
+            }
+            failed = moved.failed_reads;
         }
         match set {
+            Ok(Some(_)) if has_set => {}
             Ok(set) => {
                 self.add_revision(index, key, set);
                 self.queue_nodes(index);
             }
             Err(error) => {
                 tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed");
-                let failed = self.rollout_loop.rules.get(&index).map_or(0, |moved| moved.failed_reads);
-                if failed >= MAX_READS {
+                if !has_set && failed >= MAX_READS {
                     self.reconciler.desired.rollouts.set_unreadable(index, key);
                     self.queue_nodes(index);
                 }
-            }
-        }
-    }
-
-    /// Reads a revision again, of which bodies were missing: if it is lost, nodes keep what they
-    /// hold.
-    pub(in crate::fleet) fn check_revision(&mut self, key: RevisionKey) {
-        let now = self.reconciler.now();
-        let rollouts = &self.reconciler.desired.rollouts;
-        let index = rollouts.index(&key.rule);
-        let rule = index.and_then(|index| rollouts.rule(index));
-        let has_set = rule.and_then(|rule| rule.revision(&key)).is_some_and(|known| known.set.is_some());
-        let Some((index, moved)) =
-            index.and_then(|index| Some((index, self.rollout_loop.rules.get_mut(&index)?)))
-        else {
-            return;
-        };
-        if !has_set || moved.is_reading || moved.read_at > now {
-            return;
-        }
-        (moved.is_reading, moved.read_at) = (true, now + RETRY);
-        self.requests.ask(|source| async move {
-            let set = source.revision(key.clone()).await;
-            Response::RevisionChecked(index, key, set)
-        });
-    }
-
-    pub(in crate::fleet) fn revision_checked(
-        &mut self,
-        index: RuleIndex,
-        key: RevisionKey,
-        set: Result<Option<Arc<Set>>>,
-    ) {
-        if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
-            moved.is_reading = false;
-        }
-        match set {
-            Ok(None) => {
-                self.add_revision(index, key, None);
-                self.queue_nodes(index);
-            }
-            Ok(Some(_)) => {}
-            Err(error) => {
-                tracing::error!(rule = %key.rule, revision = key.number, %error, "reading a revision failed");
             }
         }
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{COUNT_EVERY, MAX_READS, object};
+use super::{COUNT_EVERY, MAX_READS};
 use crate::config::Config;
 use crate::fleet::Fleet;
 use crate::fleet::assignments::{GoverningRule, RuleIdentity};
+use crate::fleet::cloud_events::CloudEvent;
 use crate::metrics::RolloutNumbers;
 use crate::source::{Result, RolloutWrite, RuleKey, Source};
 use edgesync_admin::cloud::{
@@ -16,7 +17,7 @@ use edgesync_admin::cloud::{
 };
 use edgesync_object::Object;
 use edgesync_object::event::shorten;
-use edgesync_object::time::{rfc3339, rfc3339_micros};
+use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::RuleRollout;
 use edgesync_placement::{RuleId, RuleText, Summary};
 use edgesync_protocol::change::Uid;
@@ -30,8 +31,6 @@ use edgesync_runtime::systemd::Watchdog;
 
 /// Maximum length of a rule's name in the names of its Events, which have at most 253 characters.
 const MAX_NAME: usize = 200;
-/// Component that reports Events.
-const CONTROLLER: &str = "edgesync.io/cloud";
 
 /// Whether the roll-out of a rule is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -426,21 +425,22 @@ pub(super) fn event(rule: &Summary, happened: &Happened, now: Timestamp) -> Obje
     let (reason, note, is_warning) = described(happened);
     let resource = &rule.resource;
     let namespace = if rule.namespace.is_empty() { "default" } else { &*rule.namespace };
-    object(json!({
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {"name": format!("{}.{:x}.{}", shorten(&rule.name, MAX_NAME), now.as_microsecond(), reason.to_lowercase()),
-            "namespace": namespace},
-        "eventTime": rfc3339_micros(now),
-        "reportingController": CONTROLLER,
-        "reportingInstance": "edgesync-cloud",
-        "action": "RollOut",
-        "reason": reason,
-        "regarding": {
+    let event = CloudEvent {
+        name: format!(
+            "{}.{:x}.{}",
+            shorten(&rule.name, MAX_NAME),
+            now.as_microsecond(),
+            reason.to_lowercase()
+        ),
+        namespace,
+        regarding: json!({
             "apiVersion": format!("{}/{}", resource.group, resource.version), "kind": resource.kind,
             "namespace": &*rule.namespace, "name": &*rule.name, "uid": &*rule.uid,
-        },
-        "note": note,
-        "type": if is_warning { "Warning" } else { "Normal" },
-    }))
+        }),
+        action: "RollOut",
+        reason,
+        note,
+        is_warning,
+    };
+    event.at(now)
 }

@@ -109,9 +109,9 @@ async fn revision_whose_bodies_are_missing_is_read_again() {
     };
     world.fleet.check_revision(key.clone());
     let failed = Err(SourceError::Unread("the source is gone".into()));
-    world.fleet.revision_checked(index, key.clone(), failed);
+    world.fleet.revision_read(index, key.clone(), failed);
     assert!(!is_lost(&world));
-    world.fleet.revision_checked(index, key.clone(), Ok(None));
+    world.fleet.revision_read(index, key.clone(), Ok(None));
     assert!(is_lost(&world));
     let rule = world.fleet.reconciler.desired.rollouts.rule(index).unwrap();
     assert_eq!(rule.lost(), [1].into());

@@ -1,4 +1,4 @@
-//! What was read of revisions: indexes, unpacked packs, and revisions with lost bodies. Pure.
+//! Cache of revisions: indexes, unpacked packs, and revisions with lost bodies. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MIN_UNPACKED_BYTES: u64 = 4 << 10;
 /// The bodies of a pack, filled by the first caller that needs them: others wait for its read.
 pub(super) type Unpacked = Arc<OnceCell<Arc<[Loaded]>>>;
 
-/// What was read. Nothing of it ever changes in the cluster, but it may be deleted there.
+/// Parts of revisions that were read. They never change in the cluster, but may be deleted there.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     indexes: HashMap<RevisionKey, Arc<Index>>,
@@ -29,7 +29,7 @@ pub(super) struct Cache {
     bytes: u64,
     /// Number of uses of packs.
     uses: u64,
-    /// Revisions of which bodies could not be read, although their Secrets may exist.
+    /// Revisions with bodies that could not be read, although their Secrets may exist.
     damaged: HashSet<RevisionKey>,
 }
 
