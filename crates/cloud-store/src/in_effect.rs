@@ -177,25 +177,6 @@ pub fn effect_wait(effect: &EffectContent) -> Option<&str> {
     (effect.state == EffectState::Waiting).then_some(effect.message.as_str())
 }
 
-/// Sets or removes the annotation of a record that shows what its object waits for. Returns whether
-/// it changed; other annotations stay.
-pub fn annotate_wait(record: &mut Object, wait: Option<&str>) -> bool {
-    let mut annotations = record.annotations();
-    if annotations.get(EFFECT_WAIT_ANNOTATION).map(String::as_str) == wait {
-        return false;
-    }
-    match wait {
-        Some(wait) => drop(annotations.insert(EFFECT_WAIT_ANNOTATION.to_owned(), wait.to_owned())),
-        None => drop(annotations.remove(EFFECT_WAIT_ANNOTATION)),
-    }
-    if annotations.is_empty() {
-        record.remove_metadata("annotations");
-    } else {
-        record.set_metadata("annotations", json!(annotations));
-    }
-    true
-}
-
 impl CloudStore {
     /// Returns the effects on a node, ordered by UID.
     ///
@@ -377,7 +358,7 @@ impl Tx<'_> {
         let mut labels = before.clone();
         labels.retain(|key, _| ![IN_EFFECT_LABEL, EFFECT_STATE_LABEL].contains(&key.as_str()));
         labels.extend(wanted.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        if !annotate_wait(&mut object, wait) && labels == before {
+        if !object.set_annotation(EFFECT_WAIT_ANNOTATION, wait) && labels == before {
             return Ok(());
         }
         if labels.is_empty() {

@@ -72,7 +72,7 @@ pub use error::{CloudError, OpenError};
 pub use feed::{Feed, FeedItem};
 pub use fleet::{NodeChange, Registered};
 pub use history::{HistoryBound, HistoryLimits};
-pub use in_effect::{EffectCounts, InEffect, NodeEffects, annotate_wait, effect_labels, effect_wait, key_of};
+pub use in_effect::{EffectCounts, InEffect, NodeEffects, effect_labels, effect_wait, key_of};
 pub use leases::{LeaseRenewal, NEXT_CHECK_IN};
 pub use nodes::{NodeFacts, Recorded};
 pub use open::CloudOptions;

@@ -90,7 +90,7 @@ pub fn set_reported_labels(node: &mut Object, labels: &BTreeMap<String, String>)
     let reported = reported.map(|(key, value)| (key.clone(), value.clone())).collect();
     let labels = NodeLabels { assigned, reported };
     write(node, &labels);
-    note(node, &labels.reported);
+    note_reported(node, &labels.reported);
 }
 
 /// Assigns labels to a node, overriding other owners, and removes those of `before` that were
@@ -116,7 +116,7 @@ pub fn assign_missing_labels(node: &mut Object, labels: &Labels) {
 pub fn note_changed_labels(node: &mut Object) {
     if has_reported(node) {
         let reported = NodeLabels::of(node).reported;
-        note(node, &reported);
+        note_reported(node, &reported);
     }
 }
 
@@ -159,17 +159,12 @@ fn write(node: &mut Object, labels: &NodeLabels) {
         node.set_metadata("labels", all);
     }
     if has_reported(node) {
-        note(node, &labels.reported);
+        note_reported(node, &labels.reported);
     }
 }
 
-fn note(node: &mut Object, reported: &Labels) {
-    let mut annotations = match node.remove_metadata("annotations") {
-        Some(Value::Object(annotations)) => annotations,
-        _ => Map::new(),
-    };
-    annotations.insert(NODE_LABELS_ANNOTATION.to_owned(), label_pairs(reported).into());
-    node.set_metadata("annotations", annotations);
+fn note_reported(node: &mut Object, reported: &Labels) {
+    node.set_annotation(NODE_LABELS_ANNOTATION, Some(&label_pairs(reported)));
 }
 
 #[cfg(test)]

@@ -136,6 +136,23 @@ impl Object {
         }
     }
 
+    /// Sets an annotation, or removes it; others stay. Returns whether it changed.
+    pub fn set_annotation(&mut self, key: &str, value: Option<&str>) -> bool {
+        let mut annotations = match self.remove_metadata("annotations") {
+            Some(Value::Object(annotations)) => annotations,
+            _ => Map::new(),
+        };
+        let value = value.map(Value::from);
+        let before = match value.clone() {
+            Some(value) => annotations.insert(key.to_owned(), value),
+            None => annotations.remove(key),
+        };
+        if !annotations.is_empty() {
+            self.set_metadata("annotations", annotations);
+        }
+        before != value
+    }
+
     fn meta_text(&self, field: &str) -> &str {
         self.metadata().map_or("", |metadata| text_field(metadata, field))
     }
@@ -507,5 +524,17 @@ mod tests {
         assert!(matches!(Object::parse("{} {}"), Err(ParseObjectError::Json(_))));
         let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(110), "]".repeat(110));
         assert!(matches!(Object::parse(&deep), Err(ParseObjectError::TooDeep)));
+    }
+
+    #[test]
+    fn annotation_is_set_and_removed_beside_others() {
+        let mut object = Object::from(serde_json::Map::new());
+        assert!(object.set_annotation("a", Some("1")) && !object.set_annotation("a", Some("1")));
+        object.set_metadata("annotations", json!({"a": "1", "number": 7}));
+        assert!(object.set_annotation("a", Some("2")) && object.set_annotation("a", None));
+        assert!(!object.set_annotation("a", None));
+        assert_eq!(object.metadata().unwrap()["annotations"], json!({"number": 7}));
+        assert!(object.set_annotation("number", None));
+        assert!(!object.metadata().unwrap().contains_key("annotations"));
     }
 }

@@ -88,12 +88,7 @@ impl Fleet {
                 let path = format!("/api/v1/nodes/{name}");
                 for attempt in 1.. {
                     let mut node: Object = client.get(&path).await?;
-                    let mut annotations = node.annotations();
-                    match value {
-                        Some(value) => annotations.insert(key.to_owned(), value.to_owned()),
-                        None => annotations.remove(key),
-                    };
-                    node.set_metadata("annotations", json!(annotations));
+                    node.set_annotation(key, value);
                     let written = client.put::<Value>(&path, &json!(node)).await;
                     match written {
                         // Another writer was faster.

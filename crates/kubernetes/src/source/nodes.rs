@@ -193,15 +193,10 @@ impl Nodes {
         key: &str,
         value: Option<&str>,
     ) -> Result<bool, NodeError> {
-        self.edit(node, |node| {
-            let mut annotations = node.annotations();
-            match value {
-                Some(value) => drop(annotations.insert(key.to_owned(), value.to_owned())),
-                None => drop(annotations.remove(key)),
-            }
-            node.set_metadata("annotations", json!(annotations));
-        })
-        .await
+        let annotate = |node: &mut Object| {
+            node.set_annotation(key, value);
+        };
+        self.edit(node, annotate).await
     }
 
     /// Edits the Node of this name by compare-and-swap, if it belongs to edgesync. Returns whether

@@ -11,9 +11,9 @@ use crate::cluster::Failure;
 use crate::source::mark::{EFFECT_EPOCH, RECORD_NODE, epoch_value};
 use crate::source::records::{EFFECT_LABELS, KnownRecord, Records, Unwritten};
 use crate::source::syncs::{Owner, Syncs};
-use edgesync_cloud_store::{annotate_wait, effect_labels, effect_wait};
+use edgesync_cloud_store::{effect_labels, effect_wait};
 use edgesync_fleet::source::SourceError;
-use edgesync_object::objectsync::{split_sync_name, sync_name};
+use edgesync_object::objectsync::{EFFECT_WAIT_ANNOTATION, split_sync_name, sync_name};
 use edgesync_object::{NodeName, Object, ResourceVersion};
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::Epoch;
@@ -131,7 +131,7 @@ fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     }
     let changes = labels != before;
     record.set_metadata("labels", json!(labels));
-    annotate_wait(record, effect_wait(effect)) || changes
+    record.set_annotation(EFFECT_WAIT_ANNOTATION, effect_wait(effect)) || changes
 }
 
 #[cfg(test)]
