@@ -33,13 +33,16 @@ fn passed(proxy: &Proxy) -> u64 {
 }
 
 /// Lets this many bytes reach the agent from now on; every later connection ends at its first byte.
-fn limit(proxy: &Proxy, bytes: usize) {
+/// Returns the number of bytes that will have passed.
+fn limit(proxy: &Proxy, bytes: u32) -> u64 {
     let later = std::iter::repeat_n((Way::Down, 1), 100_000);
-    proxy.cut_series(std::iter::once((Way::Down, bytes)).chain(later));
+    // Counted before the limit is set: bytes may pass meanwhile.
+    let end = proxy.passed(Way::Down) + u64::from(bytes);
+    proxy.cut_series(std::iter::once((Way::Down, bytes as usize)).chain(later));
+    end
 }
 
-async fn until_passed(proxy: &Proxy, bytes: u64) {
-    let end = proxy.passed(Way::Down) + bytes;
+async fn until_passed(proxy: &Proxy, end: u64) {
     eventually("the line carries a part of the object", LIMIT, async || {
         (proxy.passed(Way::Down) >= end).then_some(())
     })
@@ -57,19 +60,18 @@ async fn large_object_survives_cuts_and_restarts_of_both_sides() {
     };
     let site = Site::new();
     let (mut cloud, proxy, mut agent) = installation(&site).await;
-    limit(&proxy, 600_000);
+    let end = limit(&proxy, 600_000);
     agent.run().await;
-    until_passed(&proxy, 600_000).await;
-    limit(&proxy, 600_000);
-    until_passed(&proxy, 600_000).await;
+    until_passed(&proxy, end).await;
+    until_passed(&proxy, limit(&proxy, 600_000)).await;
     agent.stop().await;
-    limit(&proxy, 600_000);
+    let end = limit(&proxy, 600_000);
     agent.run().await;
-    until_passed(&proxy, 600_000).await;
+    until_passed(&proxy, end).await;
     agent.process.kill();
-    limit(&proxy, 600_000);
+    let end = limit(&proxy, 600_000);
     agent.run().await;
-    until_passed(&proxy, 600_000).await;
+    until_passed(&proxy, end).await;
     cloud.crash().await;
     proxy.cut_series([]);
     assert_eq!(same_within(LIMIT, &cloud, &agent).await, 1);
