@@ -42,6 +42,8 @@ mod page;
 mod patches;
 #[path = "budgets/processes.rs"]
 mod processes;
+#[path = "budgets/rollout.rs"]
+mod rollout;
 #[path = "budgets/slow.rs"]
 mod slow;
 #[path = "budgets/table.rs"]
@@ -85,6 +87,7 @@ const SECTIONS: &[Section] = &[
     ("fleet-shared", "10,000 nodes with the same objects", fleet::shared_objects),
     ("fleet-tls", "10,000 nodes with the same objects, over TLS", fleet::shared_objects_over_tls),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
+    ("rollout", "A roll-out in progress on 10,000 nodes", rollout::figures),
     ("hostile", "One hostile node beside 200 good ones", hostile::figures),
     ("api", "The API of the cloud side", api::figures),
     ("big-cloud", "A cloud side with 1,000,000 objects", big_cloud::figures),
