@@ -311,7 +311,7 @@ impl Driver {
 
     fn applied(&mut self, result: Result<Applied, JoinError>) {
         let Some((token, rules)) = self.storing.end_commit() else { return };
-        self.files.due(rules);
+        self.files.due(&rules);
         let result = match result {
             Ok(Ok(Outcome::Committed(commit))) => {
                 self.record_patched(&commit.applied.patched);
@@ -320,7 +320,7 @@ impl Driver {
             Ok(Ok(Outcome::Assembled(commit, change))) => {
                 let changes = change.as_slice();
                 self.record_changes(changes);
-                self.files.due(files::affected_rules(&self.settings.rules, changes));
+                self.files.due(&files::affected_rules(&self.settings.rules, changes));
                 self.record_patched(&commit.applied.patched);
                 Ok(commit)
             }
@@ -410,7 +410,7 @@ impl Driver {
             "database replaced: readable rows salvaged, the cloud resends the rest"
         );
         self.reporting.emit_reset(reset);
-        self.files.due(files::AffectedRules::ALL);
+        self.files.due(&files::AffectedRules::ALL);
         self.files.report_again();
         let facts = self.store.facts();
         self.machine.store_reset(self.now(), facts.totals, facts.confirmed, random());

@@ -186,18 +186,28 @@ pub(super) struct AffectedRules {
     rules: u64,
     /// The changed objects; `None` if unknown or too many.
     changed: Option<Vec<Uid>>,
+    /// Those that were removed; `None` if unknown or too many.
+    removed: Option<Vec<Uid>>,
 }
 
 /// The default affects no rule and no object.
 impl Default for AffectedRules {
     fn default() -> Self {
-        Self { rules: 0, changed: Some(Vec::new()) }
+        Self { rules: 0, changed: Some(Vec::new()), removed: Some(Vec::new()) }
     }
 }
 
 impl AffectedRules {
     /// Possibly affects all rules and objects.
-    pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None };
+    pub(super) const ALL: Self = Self { rules: u64::MAX, changed: None, removed: None };
+}
+
+/// Appends objects to a list; `None` if they become too many.
+fn append(list: &mut Option<Vec<Uid>>, more: Option<&[Uid]>) {
+    match (&mut *list, more) {
+        (Some(list), Some(more)) if list.len() + more.len() <= MAX_CHANGED => list.extend_from_slice(more),
+        _ => *list = None,
+    }
 }
 
 #[derive(Debug)]
@@ -268,14 +278,12 @@ impl Files {
     }
 
     /// Marks rules as due.
-    pub(super) fn due(&self, mut new: AffectedRules) {
+    pub(super) fn due(&self, new: &AffectedRules) {
         if new.rules != 0 {
             let mut due = self.shared.due();
             due.rules |= new.rules;
-            match (&mut due.changed, &mut new.changed) {
-                (Some(changed), Some(new)) if changed.len() + new.len() <= MAX_CHANGED => changed.append(new),
-                (changed, _) => *changed = None,
-            }
+            append(&mut due.changed, new.changed.as_deref());
+            append(&mut due.removed, new.removed.as_deref());
             drop(due);
             self.shared.changed.notify_one();
         }
@@ -371,7 +379,10 @@ pub(super) fn affected_rules(rules: &[Rule], changes: &[Change]) -> AffectedRule
     }
     let named = bits != 0 && changes.len() <= MAX_CHANGED;
     let changed = named.then(|| changes.iter().map(|change| Uid::clone(change.uid())).collect());
-    AffectedRules { rules: bits, changed }
+    let removals = || changes.iter().filter(|change| matches!(change, Change::Delete(_)));
+    let removed = (removals().count() <= MAX_CHANGED)
+        .then(|| removals().map(|change| Uid::clone(change.uid())).collect());
+    AffectedRules { rules: bits, changed, removed }
 }
 
 /// Returns the rules that objects changed by patches may affect.
@@ -385,7 +396,7 @@ pub(super) fn rules_of_patches(rules: &[Rule], patched: &[PatchedObject]) -> Aff
     }
     let named = bits != 0 && patched.len() <= MAX_CHANGED;
     let changed = named.then(|| patched.iter().map(|it| Uid::clone(&it.uid)).collect());
-    AffectedRules { rules: bits, changed }
+    AffectedRules { rules: bits, changed, removed: Some(Vec::new()) }
 }
 
 fn bit(number: usize) -> u64 {
@@ -409,6 +420,8 @@ struct ScheduledRule {
     known: Option<u64>,
     /// Objects changed since that list.
     changed: Vec<Uid>,
+    /// Objects removed since the rule was last applied; `None` if they are too many.
+    removed: Option<Vec<Uid>>,
 }
 
 struct Task {
@@ -445,6 +458,7 @@ impl Task {
             next_check: now + FULL_CHECK_INTERVAL,
             known: None,
             changed: Vec::new(),
+            removed: Some(Vec::new()),
         };
         // The order was validated with the configuration.
         self.rules = ordered(rules).unwrap_or_default().into_iter().map(due).collect();
@@ -504,6 +518,8 @@ impl Task {
         }
         let now = Instant::now();
         self.rules.iter_mut().for_each(|due| due.at = Some(now));
+        // The cloud side has forgotten the states of objects that were not held yet.
+        self.reported.restart();
         let kept = self.reported.kept(self.reported.position.clone().unwrap_or_default());
         // If it cannot be stored, the next run detects it again.
         report::post(&self.store, &[], &kept, (self.clock)()).await;
@@ -517,7 +533,7 @@ impl Task {
 
     /// Schedules the affected rules, each after its settle time.
     fn schedule_due(&mut self) {
-        let AffectedRules { rules, changed } = std::mem::take(&mut *self.shared.due());
+        let AffectedRules { rules, changed, removed } = std::mem::take(&mut *self.shared.due());
         let now = Instant::now();
         for due in self.rules.iter_mut().filter(|due| rules & bit(due.number) != 0) {
             for uid in changed.iter().flatten() {
@@ -528,6 +544,7 @@ impl Task {
             if changed.is_none() || due.changed.len() > MAX_CHANGED {
                 (due.known, due.changed) = (None, Vec::new());
             }
+            append(&mut due.removed, removed.as_deref());
             let since = *due.since.get_or_insert(now);
             let settled = (now + due.rule.settle).min(since + due.rule.settle * MAX_DEFERRALS);
             due.at = Some(settled);
@@ -570,6 +587,7 @@ impl Task {
             let (rule, look) = (due.rule.clone(), due.look);
             due.since = None;
             let changed = std::mem::take(&mut due.changed);
+            let removed = due.removed.replace(Vec::new());
             // A full check lists all objects, too.
             let since = due.known.take().filter(|_| !look).map(|known| (known, changed));
             let outcome = self.execute_rule(&rule, Verb::Apply, look, false, since).await;
@@ -582,10 +600,36 @@ impl Task {
             };
             due.at = again.map(|after| Instant::now() + after);
             due.look = look && outcome.is_err();
+            let has_run = outcome.is_ok();
+            if !has_run {
+                append(&mut due.removed, removed.as_deref());
+            }
             due.known = outcome.ok().and_then(|outcome| outcome.known).filter(|_| whole);
             if look {
                 due.next_check = now + FULL_CHECK_INTERVAL;
             }
+            if has_run && self.is_any_held(removed).await {
+                self.report_again();
+            }
+        }
+    }
+
+    /// Returns whether one of the objects that were removed is held again. The helper may have seen
+    /// no removal, while the cloud side has forgotten the state of the object with its record.
+    async fn is_any_held(&self, removed: Option<Vec<Uid>>) -> bool {
+        let Some(removed) = removed else { return true };
+        for uid in removed {
+            if !matches!(self.store.by_uid(uid).await, Ok(None)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Has the helper report all states again.
+    fn report_again(&mut self) {
+        if self.reported.restart() {
+            self.clear_at = Some(Instant::now());
         }
     }
 
@@ -684,11 +728,7 @@ impl Task {
 
     async fn answer(&mut self, command: Command) {
         match command {
-            Command::ReportAgain => {
-                if self.reported.restart() {
-                    self.clear_at = Some(Instant::now());
-                }
-            }
+            Command::ReportAgain => self.report_again(),
             // The requester may have disconnected.
             Command::List(role, answer) => {
                 drop(answer.send(self.list(role).await.map_err(|error| refused(&error))));

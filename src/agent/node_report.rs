@@ -14,6 +14,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use edgesync_config::edge::Config;
+use edgesync_object::file_rules::FileRules;
 use edgesync_object::name;
 use edgesync_object::node_labels::EDGE_ROLE;
 use edgesync_protocol::node::{Condition, NodeReport};
@@ -43,6 +44,7 @@ pub(super) fn report(config: &Config, conditions: Vec<Condition>) -> NodeReport 
         labels: facts.labels(&config.node.name, &config.node.labels),
         status: facts.status(&config.node.name, config.peer().host, space),
         conditions,
+        file_rules: config.files.rules.iter().map(|rule| rule.objects.clone()).collect::<FileRules>().text(),
     }
 }
 

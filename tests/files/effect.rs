@@ -250,3 +250,44 @@ async fn secret_files_stay_in_memory_and_off_the_disk() {
     eventually("the files are gone", PATIENCE, async || (!memory.path().join("key").exists()).then_some(()))
         .await;
 }
+
+/// The cloud side has forgotten the state with the record of the object, and the helper has seen no
+/// removal: the object counted as not reported.
+#[tokio::test]
+async fn object_that_returns_before_the_helper_is_reported_again() {
+    let site = Site::new();
+    let cloud = Cloud::start_with(&site, |settings| {
+        settings.tables("");
+    })
+    .await;
+    let placed_on = |node: &str| {
+        json!({
+            "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": { "name": "all" },
+            "spec": { "objects": { "kinds": ["configmaps"] }, "nodes": { "names": [node] } },
+        })
+    };
+    let object = config_map("web", json!({ "n": "1" }));
+    cloud.apply([object.clone(), placed_on(NODE)]).await;
+    let mut device = Device::start(&site, &cloud, &counting(&site, "0s")).await;
+    let reported = async || {
+        eventually("the cloud side knows the effect", PATIENCE, async || {
+            cloud.node(NODE).await.filter(|node| node.files_in_effect() == Some(1))
+        })
+        .await
+    };
+    reported().await;
+    device.helper.kill();
+    cloud.apply([placed_on("another")]).await;
+    eventually("the object is removed", PATIENCE, async || {
+        device.agent.get(&object).await.is_none().then_some(())
+    })
+    .await;
+    eventually("its state is forgotten", PATIENCE, async || {
+        cloud.node(NODE).await.filter(|node| node.files_in_effect() != Some(1))
+    })
+    .await;
+    cloud.apply([placed_on(NODE)]).await;
+    eventually("the object is back", PATIENCE, async || device.agent.get(&object).await).await;
+    device.start_helper().await;
+    reported().await;
+}

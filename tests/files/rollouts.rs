@@ -34,7 +34,7 @@ fn conf(name: &str, text: &str) -> Value {
     config_map(name, json!({ "conf": text }))
 }
 
-fn rule() -> Value {
+fn rule(healthy_within: &str) -> Value {
     json!({
         "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": { "name": RULE },
         "spec": {
@@ -42,7 +42,7 @@ fn rule() -> Value {
             "nodes": {},
             "rollout": {
                 "waves": [{ "selector": "stage=canary" }, {}],
-                "soak": "1s", "healthyWithin": "5m", "settle": "1s",
+                "soak": "1s", "healthyWithin": healthy_within, "settle": "1s",
                 "minSuccess": { "percent": 100 }, "maxFailures": { "percent": 0 },
             },
         },
@@ -81,7 +81,7 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     let node = |name: &str, stage: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"stage": stage}}});
     cloud.apply([node(CANARY, "canary"), node(OTHERS[0], "late"), node(OTHERS[1], "late")]).await;
     cloud.apply([conf("web", "one"), conf("db", "one")]).await;
-    cloud.apply([rule()]).await;
+    cloud.apply([rule("5m")]).await;
     let mut devices = Vec::new();
     for name in [CANARY, OTHERS[0], OTHERS[1]] {
         let mut device = Device::named(&site, &cloud, name, &checked(&site, name));
@@ -142,4 +142,17 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     }
     let history = rollout(&cloud, &["history"]).await;
     assert!(history.contains("Undone"), "{history}");
+
+    // An object that is new on the canary is not good there before it is in effect.
+    devices[0].helper.kill();
+    cloud.apply([rule("1s")]).await;
+    cloud.apply([conf("new", "one")]).await;
+    let failed = until(&cloud, "the roll-out pauses", |shown| shown.paused.is_some()).await;
+    assert_eq!((failed.waves[0].failed, failed.waves[1].open), (1, false), "{failed:?}");
+    assert!(devices[1].object("web", "new").await.is_none() && file(&site, OTHERS[0], "new").is_empty());
+    devices[0].start_helper().await;
+    devices[0].all_in_effect("web", 3).await;
+    cloud.apply([rule("5m")]).await;
+    rollout(&cloud, &["resume"]).await;
+    until_stable(&cloud, 5).await;
 }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::read::{MAX_PAGE_BYTES, resource_map};
 use super::{CloudError, Shared};
+use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::node_labels::NODE_LABELS_ANNOTATION;
 use edgesync_object::objectsync::is_placement;
 use edgesync_object::{Object, Resource, ResourceVersion};
@@ -95,8 +96,8 @@ struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
-/// [`NODES_ANNOTATION`], [`NODE_LABELS_ANNOTATION`], [`DELETIONS_CONFIRMED_ANNOTATION`] and
-/// [`STAY_ANNOTATION`].
+/// [`NODES_ANNOTATION`], [`NODE_LABELS_ANNOTATION`], [`DELETIONS_CONFIRMED_ANNOTATION`],
+/// [`STAY_ANNOTATION`] and [`FILE_RULES_ANNOTATION`].
 #[derive(Deserialize)]
 struct Annotations<'a> {
     #[serde(rename = "edgesync.io/nodes", borrow)]
@@ -107,6 +108,8 @@ struct Annotations<'a> {
     confirmed: Option<Cow<'a, str>>,
     #[serde(rename = "edgesync.io/stay-until", borrow)]
     stay: Option<Cow<'a, str>>,
+    #[serde(rename = "edgesync.io/file-rules", borrow)]
+    file_rules: Option<Cow<'a, str>>,
 }
 
 /// Returns the summary of an object given as JSON text.
@@ -132,12 +135,13 @@ impl Head<'_> {
         if let Some(labels) = labels {
             object.set_metadata("labels", Value::Object(labels));
         }
-        if let Some(Annotations { nodes, node_labels, confirmed, stay }) = annotations {
+        if let Some(Annotations { nodes, node_labels, confirmed, stay, file_rules }) = annotations {
             let read = [
                 (NODES_ANNOTATION, nodes),
                 (NODE_LABELS_ANNOTATION, node_labels),
                 (DELETIONS_CONFIRMED_ANNOTATION, confirmed),
                 (STAY_ANNOTATION, stay),
+                (FILE_RULES_ANNOTATION, file_rules),
             ];
             let read = read.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text?.into())));
             object.set_metadata("annotations", Value::Object(read.collect()));

@@ -25,6 +25,7 @@ mod departures;
 mod effects;
 mod events;
 mod explain;
+mod file_rules;
 mod ingest;
 mod interrupted;
 mod ledger_loader;

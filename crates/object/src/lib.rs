@@ -16,6 +16,7 @@ mod budget;
 pub mod encoding;
 pub mod event;
 mod fields;
+pub mod file_rules;
 pub mod kinds;
 pub mod matching;
 mod meta;
@@ -49,6 +50,6 @@ pub use owned::{
 };
 pub use references::{MAX_REFERENCES, Reference, Target, pod_references};
 pub use resource::{ObjectKey, Resource, Scope, split_api_version};
-pub use selector::{LabelSelector, Labels, Selector, label_pairs};
+pub use selector::{LabelSelector, Labels, Selector, label_pairs, labels_of};
 pub use status::Status;
 pub use version::{Relation, ResourceVersion};

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::objectsync::is_placeable;
 use super::{Resource, Selector, kinds};
@@ -13,17 +13,21 @@ use super::{Resource, Selector, kinds};
 const MAX_GLOB: usize = 253;
 
 /// Selector of objects by kind, namespace, name and labels; all given criteria must match.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ObjectMatch {
     /// Kinds. If empty, any kind except those that structure the cluster: Namespaces, which follow
     /// their first object, and CustomResourceDefinitions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<KindMatch>,
     /// Namespace patterns; one must match. If empty, any namespace, and cluster-scoped objects too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<Glob>,
     /// Object names; one must match. Any name if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
     /// Requirements for the labels.
+    #[serde(skip_serializing_if = "Selector::is_empty")]
     pub selector: Selector,
 }
 
@@ -129,6 +133,12 @@ impl FromStr for Glob {
     }
 }
 
+impl Serialize for Glob {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl<'de> Deserialize<'de> for Glob {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
@@ -210,6 +220,12 @@ impl FromStr for KindMatch {
             return Err(KindError::Syntax(text.to_owned()));
         }
         Ok(Self::Other { word: word.to_owned(), group: group.map(str::to_owned) })
+    }
+}
+
+impl Serialize for KindMatch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

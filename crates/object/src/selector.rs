@@ -24,6 +24,31 @@ pub fn label_pairs(labels: &Labels) -> String {
 /// Labels borrowed from a text.
 type Texts<'a> = BTreeMap<Cow<'a, str>, Cow<'a, str>>;
 
+fn texts_of(json: &str) -> Texts<'_> {
+    #[derive(Default, Deserialize)]
+    struct Meta<'a> {
+        #[serde(borrow, default)]
+        labels: Option<Texts<'a>>,
+    }
+    #[derive(Deserialize)]
+    struct Labelled<'a> {
+        #[serde(borrow, default)]
+        metadata: Meta<'a>,
+    }
+    serde_json::from_str::<Labelled<'_>>(json)
+        .ok()
+        .and_then(|object| object.metadata.labels)
+        .unwrap_or_default()
+}
+
+/// Returns the labels of an object in JSON text, parsed without building the rest. Text that is no
+/// object has none.
+#[must_use]
+pub fn labels_of(json: &str) -> Labels {
+    let texts = texts_of(json).into_iter();
+    texts.map(|(key, value)| (key.into_owned(), value.into_owned())).collect()
+}
+
 /// A list of requirements that all must hold. The empty selector selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector(Vec<Requirement>);
@@ -110,19 +135,7 @@ impl Selector {
     /// the rest. Text that is no object has no labels.
     #[must_use]
     pub fn matches_json(&self, json: &str) -> bool {
-        #[derive(Default, Deserialize)]
-        struct Meta<'a> {
-            #[serde(borrow, default)]
-            labels: Option<Texts<'a>>,
-        }
-        #[derive(Deserialize)]
-        struct Labelled<'a> {
-            #[serde(borrow, default)]
-            metadata: Meta<'a>,
-        }
-        let labels =
-            serde_json::from_str::<Labelled<'_>>(json).ok().and_then(|object| object.metadata.labels);
-        self.matches_texts(&labels.unwrap_or_default())
+        self.matches_texts(&texts_of(json))
     }
 
     /// Returns whether labels in JSON text are selected. Text that is no map of strings has none.

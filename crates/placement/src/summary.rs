@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::node_labels::{NodeLabels, has_reported};
 use edgesync_object::objectsync::{is_placeable, is_placement};
 use edgesync_object::{Labels, NodeName, Object, Reference, Resource, ResourceVersion, pod_references};
@@ -79,6 +80,8 @@ pub struct NodeNotes {
     pub in_effect: Option<bool>,
     /// [`STAY_ANNOTATION`]; empty if absent.
     pub stay: Box<str>,
+    /// [`FILE_RULES_ANNOTATION`]; empty if absent.
+    pub file_rules: Box<str>,
 }
 
 /// A rule that is an object, as written.
@@ -133,15 +136,17 @@ impl Summary {
             true => {
                 let NodeLabels { assigned, reported } = NodeLabels::of(object);
                 let claimed = has_reported(object).then_some(reported);
-                let confirmed = object.annotations().remove(DELETIONS_CONFIRMED_ANNOTATION);
-                let confirmed = confirmed.unwrap_or_default().into();
+                let mut annotations = object.annotations();
+                let mut annotation = |key: &str| annotations.remove(key).unwrap_or_default().into();
+                let confirmed = annotation(DELETIONS_CONFIRMED_ANNOTATION);
                 let silent = condition(object, "Ready") == Some("Unknown");
                 let in_sync = condition(object, "edgesync.io/InSync") == Some("True");
                 let files = condition(object, "edgesync.io/FilesInEffect");
                 let in_effect = files.map(|status| status == "True" && in_sync);
                 let in_sync = in_sync && !silent;
-                let stay = object.annotations().remove(STAY_ANNOTATION).unwrap_or_default().into();
-                let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect, stay };
+                let stay = annotation(STAY_ANNOTATION);
+                let file_rules = annotation(FILE_RULES_ANNOTATION);
+                let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect, stay, file_rules };
                 (assigned, Some(Box::new(notes)))
             }
             false => (labels, None),

@@ -7,6 +7,7 @@ mod reason;
 
 use std::collections::BTreeMap;
 
+use edgesync_object::file_rules::{FILE_RULES_ANNOTATION, MAX_FILE_RULES};
 use edgesync_object::name::{Problem, check_label_key};
 use edgesync_object::node_labels::set_reported_labels;
 use edgesync_object::status::Cause;
@@ -34,6 +35,10 @@ pub struct NodeReport {
     /// The conditions that only the node can determine.
     #[serde(default)]
     pub conditions: Vec<Condition>,
+    /// The value of [`FILE_RULES_ANNOTATION`]. Absent without file rules, with too many of them,
+    /// and from older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_rules: Option<String>,
 }
 
 /// The status of a condition.
@@ -302,9 +307,12 @@ pub fn agent_ready() -> Condition {
 ///
 /// Everything else stays: labels set by others, even under a name that the node uses, and
 /// conditions and status fields that the report does not mention. Exception: only nodes with file
-/// rules report [`FILES_IN_EFFECT`], so a report without that condition removes it.
+/// rules report [`FILES_IN_EFFECT`] and [`FILE_RULES_ANNOTATION`], so a report without them removes
+/// them. Rules that are too long count as not reported.
 pub fn merge_report(node: &mut Object, report: &NodeReport, now: Timestamp) {
     set_reported_labels(node, &report.labels);
+    let rules = report.file_rules.as_deref().filter(|rules| rules.len() <= MAX_FILE_RULES);
+    node.set_annotation(FILE_RULES_ANNOTATION, rules);
     let mut status = take_map(node.fields_mut(), "status");
     status.retain(|field, _| !REPORTED_STATUS.contains(&field.as_str()));
     let content_of = report.status.iter().filter(|(field, _)| *field != "conditions");

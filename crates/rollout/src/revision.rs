@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use edgesync_object::{ObjectRef, ResourceVersion};
+use edgesync_object::{Labels, ObjectRef, ResourceVersion, labels_of};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use std::hash::Hasher as _;
@@ -35,6 +35,9 @@ pub struct Entry {
     pub version: ResourceVersion,
     /// The object.
     pub object: ObjectRef,
+    /// Its labels in this version.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// Length of the body in bytes.
     pub size: u64,
     /// [`Digest::of`] the body, by which the stored body is verified.
@@ -135,7 +138,8 @@ impl Entry {
     #[must_use]
     pub fn new(version: ResourceVersion, object: ObjectRef, body: &str) -> Self {
         let size = u64::try_from(body.len()).unwrap_or(u64::MAX);
-        Self { version, object, size, digest: Digest::of(body.as_bytes()).to_string().into() }
+        let digest = Digest::of(body.as_bytes()).to_string().into();
+        Self { version, object, labels: labels_of(body), size, digest }
     }
 
     /// Returns whether a text is the body of this version.

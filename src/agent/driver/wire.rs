@@ -269,7 +269,7 @@ impl Driver {
             self.reporting.traffic.meter.object(Direction::Down, &object.resource, object.bytes);
             self.statistics.rejected.remove(&*object.uid);
         }
-        self.files.due(files::rules_of_patches(&self.settings.rules, patched));
+        self.files.due(&files::rules_of_patches(&self.settings.rules, patched));
     }
 
     /// Forwards one pending message or frame in either direction. Returns whether there was one.

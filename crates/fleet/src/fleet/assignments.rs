@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use crate::node::desired;
 use crate::source::{RevisionKey, RuleKey};
+use edgesync_object::file_rules::{Candidate, FileRules};
 use edgesync_object::{Labels, NodeName, ObjectRef, Resource, ResourceVersion, kinds, split_api_version};
 use edgesync_placement::{OnNode, Placed, Reasons, RuleId};
 use edgesync_protocol::change::Uid;
@@ -173,6 +174,18 @@ impl Revision {
                     && group(known) == group(object)
             })
         })
+    }
+
+    /// Returns which of its objects, in their order, file rules concern; `None` if that is not
+    /// known.
+    pub(crate) fn concerned(&self, rules: &FileRules) -> Option<Vec<bool>> {
+        let entries = self.set.as_ref()?.entries().iter();
+        let candidates = entries.map(|(uid, entry)| {
+            let (object, resource) = self.objects.get(uid)?;
+            let ObjectRef { namespace, name, .. } = &**object;
+            Some(Candidate { resource, namespace, name, labels: &entry.labels })
+        });
+        rules.concern(&candidates.collect::<Option<Vec<_>>>()?)
     }
 
     fn known(&self) -> Known {

@@ -205,6 +205,8 @@ impl<S: Source> Fleet<S> {
         // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
+        let file_rules = summary.notes.as_deref().map_or("", |notes| &notes.file_rules);
+        self.reconciler.nodes.set_file_rules(&name, file_rules);
         let stay = summary.notes.as_deref().and_then(|notes| notes.stay.parse().ok());
         absences::set_stay(&mut self.reconciler, &name, stay);
         if self.removals.has(&name) {

@@ -4,11 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::file_rules::SharedFileRules;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
+use edgesync_object::file_rules::FileRules;
 use edgesync_object::{Labels, NodeName};
 use edgesync_protocol::change::Uid;
 #[cfg(test)]
@@ -30,6 +33,7 @@ pub(super) struct Nodes {
     by_id: Vec<Option<Box<Node>>>,
     /// All Nodes.
     objects: HashMap<NodeName, NodeObject>,
+    file_rules: SharedFileRules,
     /// Nodes that have reported themselves.
     registered: HashSet<NodeName>,
     pub(super) lifecycle: NodeLifecycle,
@@ -50,6 +54,8 @@ struct NodeObject {
     assigned: Option<Box<Labels>>,
     /// Time until which an operator asks the node to stay connected.
     stay: Option<Timestamp>,
+    /// Its file rules, as reported.
+    file_rules: Option<Arc<FileRules>>,
 }
 
 /// Returns the range of all names after this one.
@@ -74,6 +80,7 @@ impl Nodes {
             by_name: BTreeMap::new(),
             by_id: Vec::new(),
             objects: HashMap::new(),
+            file_rules: SharedFileRules::default(),
             registered: registered.into_iter().collect(),
             lifecycle,
             deadlines: BTreeSet::new(),
@@ -194,9 +201,10 @@ impl Nodes {
 
     /// Adds or updates a Node with its trusted labels, and those that others have assigned.
     pub(super) fn set_object(&mut self, name: &NodeName, uid: Uid, labels: Labels, assigned: &Labels) {
-        let stay = self.stay(name);
+        let before = self.objects.remove(name);
+        let (stay, file_rules) = before.map_or((None, None), |object| (object.stay, object.file_rules));
         let assigned = (labels != *assigned).then(|| Box::new(assigned.clone()));
-        self.objects.insert(name.clone(), NodeObject { uid, labels, assigned, stay });
+        self.objects.insert(name.clone(), NodeObject { uid, labels, assigned, stay, file_rules });
     }
 
     /// Returns the labels that others have assigned to a node; empty without a Node.
@@ -215,6 +223,18 @@ impl Nodes {
     pub(super) fn set_stay(&mut self, name: &NodeName, until: Option<Timestamp>) -> bool {
         let Some(object) = self.objects.get_mut(name) else { return false };
         std::mem::replace(&mut object.stay, until) != until
+    }
+
+    /// Returns the file rules that a node has reported; `None` if they are not known.
+    pub(super) fn file_rules(&self, name: &NodeName) -> Option<&Arc<FileRules>> {
+        self.objects.get(name)?.file_rules.as_ref()
+    }
+
+    /// Sets the file rules of a node by the text in its Node.
+    pub(super) fn set_file_rules(&mut self, name: &NodeName, text: &str) {
+        if let Some(object) = self.objects.get_mut(name) {
+            object.file_rules = self.file_rules.get(text);
+        }
     }
 
     /// Handles a deleted Node.

@@ -290,3 +290,20 @@ proptest! {
         prop_assert_eq!(odd, after);
     }
 }
+
+/// The text of a node that reports no rules any more stayed on its Node.
+#[test]
+fn file_rules_are_those_of_the_last_report() {
+    let mut node = new_node("edge-1");
+    node.set_annotation("of/others", Some("kept"));
+    let text = |node: &Object| node.annotations().remove(FILE_RULES_ANNOTATION);
+    let long = "x".repeat(MAX_FILE_RULES + 1);
+    for (reported, expected) in
+        [(Some("[{}]"), Some("[{}]")), (Some(&*long), None), (Some("[]"), Some("[]")), (None, None)]
+    {
+        let report = NodeReport { file_rules: reported.map(str::to_owned), ..NodeReport::default() };
+        merge_report(&mut node, &report, at(0));
+        assert_eq!(text(&node).as_deref(), expected);
+    }
+    assert_eq!(node.annotations()["of/others"], "kept");
+}

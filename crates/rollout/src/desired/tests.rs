@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 fn entry(version: &str) -> Entry {
     let object =
         ObjectRef { api_version: "v1".into(), kind: "Pod".into(), namespace: "a".into(), name: "b".into() };
-    Entry { version: version.into(), object, size: 1, digest: "".into() }
+    Entry { version: version.into(), object, labels: BTreeMap::new(), size: 1, digest: "".into() }
 }
 
 fn set(version: &str) -> Set {

@@ -31,7 +31,7 @@ fn entry(version: &ResourceVersion) -> Entry {
         namespace: "a".into(),
         name: "b".into(),
     };
-    Entry { version: version.clone(), object, size: 1, digest: "".into() }
+    Entry { version: version.clone(), object, labels: BTreeMap::new(), size: 1, digest: "".into() }
 }
 
 impl Rule {

@@ -7,7 +7,7 @@ fn entry(version: &str) -> Entry {
         namespace: "a".into(),
         name: "b".into(),
     };
-    Entry { version: version.into(), object, size: 10, digest: "d".into() }
+    Entry { version: version.into(), object, labels: Labels::new(), size: 10, digest: "d".into() }
 }
 
 fn set(pairs: &[(&str, &str)]) -> Set {
@@ -47,6 +47,17 @@ fn digests_are_read_in_one_form_only() {
     for bad in ["", "1", "+0000000000000000000000000000001", &"A".repeat(32), &"g".repeat(32)] {
         assert!(bad.parse::<Digest>().is_err(), "{bad}");
     }
+}
+
+#[test]
+fn entry_has_the_labels_of_its_body() {
+    let body = r#"{"metadata":{"labels":{"app":"w\u0065b"}}}"#;
+    let labelled = Entry::new("7".into(), entry("7").object, body);
+    assert_eq!(labelled.labels, Labels::from([("app".into(), "web".into())]));
+    let text = serde_json::to_string(&labelled).unwrap();
+    assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), labelled);
+    let earlier = text.replace(r#""labels":{"app":"web"},"#, "");
+    assert_eq!(serde_json::from_str::<Entry>(&earlier).unwrap().labels, Labels::new());
 }
 
 #[test]

@@ -106,7 +106,7 @@ pub(super) fn entry(version: &ResourceVersion) -> Entry {
         namespace: "shop".into(),
         name: "a".into(),
     };
-    Entry { version: version.clone(), object, size: 1, digest: "".into() }
+    Entry { version: version.clone(), object, labels: BTreeMap::new(), size: 1, digest: "".into() }
 }
 
 fn wave(selector: &str, percent: Option<u8>) -> Wave {

@@ -199,7 +199,7 @@ fn entry(uid: &str, version: u64) -> Version {
         namespace: "plant".into(),
         name: uid.into(),
     };
-    Version { version: version.into(), object, size: 10, digest: "".into() }
+    Version { version: version.into(), object, labels: Labels::new(), size: 10, digest: "".into() }
 }
 
 fn versions(found: &[(&str, u64)]) -> Vec<(String, u64)> {

@@ -1,17 +1,20 @@
 //! Counts what the nodes of a rule have answered to its newest revision, in steps.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
 use std::vec::IntoIter;
 
 use jiff::Timestamp;
 
 use super::Moved;
 use crate::fleet::Fleet;
-use crate::fleet::assignments::{GoverningRule, RuleIndex};
+use crate::fleet::assignments::{GoverningRule, Revision, RuleIndex};
 use crate::fleet::reconciler::Reconciler;
 use crate::node::Node;
 use crate::source::{RevisionKey, Source, key_of};
+use crate::work::Work;
 use edgesync_object::NodeName;
+use edgesync_object::file_rules::FileRules;
 use edgesync_placement::Placement;
 use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
 use edgesync_protocol::digest::Tally;
@@ -31,6 +34,39 @@ const OBJECTS_A_UNIT: usize = 32;
 const NODES_A_UNIT: usize = 8;
 /// Time after the assignment from which the state that another replica publishes is believed.
 const PUBLISHED: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// For each object of a revision in their order, whether a file rule concerns it; `None` if that is
+/// not known.
+type Flags = Option<Arc<[bool]>>;
+
+/// Which objects of a revision the file rules of nodes concern. Computed once for equal rules.
+#[derive(Debug, Default)]
+pub(super) struct Concerned {
+    /// The revision; `None` before the first count.
+    revision: Option<RevisionKey>,
+    /// By the address of the rules, which is in use as long as the entry refers to it.
+    by_rules: HashMap<usize, (Weak<FileRules>, Flags)>,
+}
+
+impl Concerned {
+    /// Begins a count of a revision. Forgets rules that no node has any more.
+    fn begin(&mut self, revision: Option<&RevisionKey>) {
+        if self.revision.as_ref() != revision {
+            *self = Self { revision: revision.cloned(), by_rules: HashMap::new() };
+        }
+        self.by_rules.retain(|_, (rules, _)| rules.strong_count() > 0);
+    }
+
+    /// Returns which objects of the revision these rules concern.
+    fn of(&mut self, revision: &Revision, rules: &Arc<FileRules>, work: &Work) -> Flags {
+        let (_, concerned) = self.by_rules.entry(Arc::as_ptr(rules).addr()).or_insert_with(|| {
+            let concerned = revision.concerned(rules);
+            work.objects(concerned.as_ref().map_or(OBJECTS_A_UNIT, Vec::len));
+            (Arc::downgrade(rules), concerned.map(Into::into))
+        });
+        concerned.clone()
+    }
+}
 
 /// A count in progress.
 #[derive(Debug)]
@@ -101,6 +137,7 @@ impl<S: Source> Fleet<S> {
         observed.overlaps = overlaps(reconciler, index, rule);
         let assignment = rule.status.assignment(&rule.rollout.waves);
         let counted = assignment.counted().map(|(revision, open)| (rule.revision_key(revision), open));
+        moved.concerned.begin(counted.as_ref().map(|(key, _)| key));
         let nodes: BTreeSet<NodeName> = match counted {
             Some(_) => rule.ids().iter().flat_map(|id| placement.nodes_of(*id)).cloned().collect(),
             None => BTreeSet::new(),
@@ -171,11 +208,35 @@ impl Count {
         if fact.revision != key.number {
             *fact = Fact { revision: key.number, ..Fact::default() };
         }
-        let facts = fact.observe(reconciler, (index, rule), key, name, self.at);
+        let revision = rule.revision(key).filter(|revision| revision.set.is_some());
+        let rules = reconciler.nodes.file_rules(name);
+        let concerned = revision
+            .zip(rules)
+            .and_then(|(revision, rules)| moved.concerned.of(revision, rules, &reconciler.work));
+        let facts = fact.observe(reconciler, (index, rule), (key, concerned.as_deref()), name, self.at);
         let state = facts.classify(self.at, &rule.rollout).state;
         let group = rule.rollout.max_failures.group_by.as_ref().and_then(|key| labels.get(key));
         counts.add(name, group.map(String::as_str), &state);
     }
+}
+
+/// Returns the content of the revision below another one.
+fn set_below<'a>(rule: &'a GoverningRule, key: &RevisionKey) -> Option<&'a Set> {
+    let revisions = &rule.status.revisions;
+    let place = revisions.iter().position(|revision| revision.number == key.number)?;
+    let below = revisions.get(place.checked_sub(1)?)?;
+    rule.revision(&rule.revision_key(below))?.set.as_deref()
+}
+
+/// The content of a revision that is assigned to a node.
+#[derive(Clone, Copy)]
+struct Assigned<'a> {
+    set: &'a Set,
+    /// The content of the revision below, if it is known.
+    before: Option<&'a Set>,
+    /// For each object in their order, whether a file rule of the node concerns it; `None` if its
+    /// rules are not known.
+    concerned: Option<&'a [bool]>,
 }
 
 impl Fact {
@@ -184,7 +245,7 @@ impl Fact {
         &mut self,
         reconciler: &Reconciler,
         (index, rule): (RuleIndex, &GoverningRule),
-        key: &RevisionKey,
+        (key, concerned): (&RevisionKey, Option<&[bool]>),
         name: &NodeName,
         now: Timestamp,
     ) -> NodeFacts {
@@ -214,10 +275,10 @@ impl Fact {
                 expected,
             },
         };
-        if is_assigned && let Some(revision) = rule.revision(key).and_then(|revision| revision.set.as_deref())
-        {
+        if is_assigned && let Some(set) = rule.revision(key).and_then(|revision| revision.set.as_deref()) {
+            let assigned = Assigned { set, before: set_below(rule, key), concerned };
             let answer = match is_here || !reconciler.is_shared {
-                true => self.answer_of(reconciler, rule, node, revision, now),
+                true => self.answer_of(reconciler, rule, node, assigned, now),
                 false => self.published(node, now),
             };
             self.answer = answer.or_else(|| self.answer.take());
@@ -238,7 +299,7 @@ impl Fact {
         reconciler: &Reconciler,
         rule: &GoverningRule,
         node: &Node,
-        set: &Set,
+        assigned: Assigned<'_>,
         now: Timestamp,
     ) -> Option<Answer> {
         let machine = &node.machine;
@@ -255,7 +316,7 @@ impl Fact {
             let desired = reconciler.desired_on(&node.name);
             let holds_all = desired.tally(machine.epoch()) == recorded;
             self.differing = (!holds_all).then_some(recorded);
-            return holds_all.then(|| self.effect(reconciler, node, set, now));
+            return holds_all.then(|| self.effect(reconciler, node, assigned, now));
         }
         reconciler.work.objects(machine.differences());
         let is_of_rule = |uid: &str| {
@@ -273,7 +334,7 @@ impl Fact {
             }
             is_incomplete = true;
             let refusal = machine.stands_with(uid).and_then(|stands| stands.refusal);
-            if let Some((refusal, entry)) = refusal.zip(set.entries().get(uid))
+            if let Some((refusal, entry)) = refusal.zip(assigned.set.entries().get(uid))
                 && refusal.version == entry.version
             {
                 // A message may quote the object.
@@ -286,14 +347,20 @@ impl Fact {
         }
         Some(match is_incomplete {
             true => Answer::Incomplete,
-            false => self.effect(reconciler, node, set, now),
+            false => self.effect(reconciler, node, assigned, now),
         })
     }
 
     /// Returns the answer of a node that holds the revision.
-    fn effect(&mut self, reconciler: &Reconciler, node: &Node, set: &Set, now: Timestamp) -> Answer {
+    fn effect(
+        &mut self,
+        reconciler: &Reconciler,
+        node: &Node,
+        Assigned { set, before, concerned }: Assigned<'_>,
+        now: Timestamp,
+    ) -> Answer {
         let effects = &node.reported.effects;
-        if effects.counts().objects() == 0 {
+        if concerned.is_none() && effects.counts().objects() == 0 {
             return match node.replicas.in_effect() {
                 Some(true) => Answer::InEffect,
                 Some(false) => Answer::NotYetInEffect,
@@ -301,11 +368,15 @@ impl Fact {
             };
         }
         reconciler.work.objects(set.entries().len() / OBJECTS_A_UNIT + 1);
-        let (mut is_waiting, mut is_pending) = (false, false);
-        for (uid, entry) in set.entries() {
+        let (mut is_waiting, mut is_pending, mut is_unreported) = (false, false, false);
+        for (place, (uid, entry)) in set.entries().iter().enumerate() {
             match effects.state(key_of(uid), key_of(entry.version.as_str())) {
-                // No file rule concerns it.
-                None | Some(Some(EffectState::InEffect | EffectState::Gone)) => {}
+                None => {
+                    let is_new = || before.and_then(|set| set.version(uid)) != Some(&entry.version);
+                    is_unreported |= concerned.is_some_and(|concerned| concerned.get(place) == Some(&true))
+                        && (!reconciler.is_shared || is_new());
+                }
+                Some(Some(EffectState::InEffect | EffectState::Gone)) => {}
                 Some(None) => is_pending = true,
                 Some(Some(EffectState::Waiting)) => is_waiting = true,
                 Some(Some(
@@ -315,6 +386,13 @@ impl Fact {
                 }
             }
         }
+        // Over a cluster, effects are known that were reported in this session. What was in effect
+        // before it stays so until the node reports otherwise; for the rest there is the Node.
+        let was_in_effect = || {
+            matches!(self.answer, Some(Answer::InEffect))
+                || self.published(node, now) == Some(Answer::InEffect)
+        };
+        is_pending |= is_unreported && !(reconciler.is_shared && was_in_effect());
         match (is_pending, is_waiting) {
             (true, _) => Answer::NotYetInEffect,
             (false, true) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),

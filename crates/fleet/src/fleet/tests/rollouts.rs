@@ -7,7 +7,7 @@ use super::*;
 use crate::fleet::assignments::RuleIndex;
 use crate::node_name;
 use crate::source::{RevisionKey, RolloutWrite, RuleKey, SourceError};
-use edgesync_object::ObjectRef;
+use edgesync_object::{Labels, ObjectRef};
 use edgesync_placement::Summary;
 use edgesync_protocol::cloud::DesiredState as _;
 use edgesync_rollout::revision::Entry;
@@ -325,5 +325,5 @@ fn entry() -> Entry {
         namespace: "plant".into(),
         name: "u".into(),
     };
-    Entry { version: 1.into(), object, size: 1, digest: "".into() }
+    Entry { version: 1.into(), object, labels: Labels::new(), size: 1, digest: "".into() }
 }

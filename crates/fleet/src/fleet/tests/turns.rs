@@ -325,6 +325,11 @@ impl<const SHARED: bool> World<SHARED> {
         Summary::of(object, Arc::new(config_map()), version(object))
     }
 
+    /// Sends a change to the fleet.
+    pub(super) fn send(&self, change: Change) {
+        self.changes.send(change).unwrap();
+    }
+
     /// Writes an object, and sends the change to the fleet.
     pub(super) fn put(&mut self, name: &str) {
         self.version += 1;

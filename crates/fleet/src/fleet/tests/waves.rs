@@ -9,7 +9,9 @@ use crate::node_name;
 use crate::work::MAX_TURN;
 use edgesync_admin::cloud::RolloutStatus;
 use edgesync_broker::Channel;
-use edgesync_object::Labels;
+use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
+use edgesync_object::{Labels, Object, kinds};
+use edgesync_placement::Summary;
 use edgesync_protocol::frame::{Up, Upload};
 use edgesync_protocol::upload::{Lane, UploadItem};
 use edgesync_rollout::status::PauseReason;
@@ -36,8 +38,8 @@ fn virtual_now() -> Timestamp {
 }
 
 /// The fleet with the numbers of the items that devices have uploaded.
-struct Waves {
-    world: World<false>,
+struct Waves<const SHARED: bool = false> {
+    world: World<SHARED>,
     uploaded: BTreeMap<String, u64>,
     /// Names of the nodes by wave.
     waves: [BTreeSet<String>; 3],
@@ -45,7 +47,14 @@ struct Waves {
 
 impl Waves {
     async fn start() -> Self {
-        let mut world = World::of(NODES, RULE, State::default()).await;
+        Self::of(NODES, RULE).await
+    }
+}
+
+impl<const SHARED: bool> Waves<SHARED> {
+    /// Starts a fleet of so many nodes with this rule.
+    async fn of(nodes: usize, rule: &str) -> Self {
+        let mut world = World::of(nodes, rule, State::default()).await;
         world.fleet.reconciler.clock = virtual_now;
         let waves = json!({"waves": [{"percent": 1}, {"percent": 10}, {}]});
         let rollout = Rollout::parse(&waves, "rollout").unwrap();
@@ -135,6 +144,25 @@ impl Waves {
         }
     }
 
+    /// Writes the Node of a node with its file rules, as reported.
+    fn set_file_rules(&self, name: &str, rules: &str) {
+        self.set_node(name, rules, &[]);
+    }
+
+    /// Writes the Node of a node with its file rules, and with the conditions that are true.
+    fn set_node(&self, name: &str, rules: &str, conditions: &[&str]) {
+        let condition = |name: &&str| json!({"type": format!("edgesync.io/{name}"), "status": "True"});
+        let conditions: Vec<serde_json::Value> = conditions.iter().map(condition).collect();
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "uid": name, "annotations": {FILE_RULES_ANNOTATION: rules}},
+            "status": {"conditions": conditions},
+        });
+        let node: Object = serde_json::from_value(node).unwrap();
+        let summary = Summary::of(&node, Arc::new(kinds::guess("v1", "Node", false)), 1.into());
+        self.world.send(Change::Set(Arc::new(summary)));
+    }
+
     /// Changes an object. Returns its version.
     fn put(&mut self, name: &str) -> u64 {
         self.world.put(name);
@@ -151,6 +179,19 @@ impl Waves {
             false => device.machine.disconnected(),
         }
         queue_frames(node, device, &mut self.world.up);
+    }
+
+    /// Ends the session of a node, and begins the next one.
+    async fn reconnect(&mut self, name: &str) {
+        self.presence(name, false);
+        let node = node_name(name);
+        let is_away =
+            |fleet: &Self| !fleet.world.fleet.reconciler.nodes.named(&node).unwrap().session.is_connected();
+        self.until("the node is away", is_away).await;
+        self.presence(name, true);
+        let is_back =
+            |fleet: &Self| fleet.world.fleet.reconciler.nodes.named(&node).unwrap().machine.in_sync();
+        self.until("the node is back", is_back).await;
     }
 
     /// Lets time pass in steps of ten minutes.
@@ -237,4 +278,81 @@ async fn bad_version_stays_at_one_wave_of_ten_thousand_nodes() {
     assert_eq!(fleet.stack(), [(4, 3)], "nodes that are away do not hold up the others");
     away.iter().for_each(|node| fleet.presence(node, true));
     fleet.until("those that return have it", |fleet| fleet.holders("web", fix).len() == NODES).await;
+}
+
+/// An object that was new on a node counted as good until its first effect arrived.
+#[tokio::test]
+async fn new_object_that_a_file_rule_concerns_is_waited_for() {
+    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let mut fleet = Waves::of(3, &rule.replace("heldOnly = true ", "")).await;
+    let names: BTreeSet<String> = fleet.world.devices.keys().cloned().collect();
+    fleet.put("web");
+    fleet.world.connect_all();
+    for name in &names {
+        fleet.set_file_rules(name, r#"[{"kinds":["ConfigMap"],"names":["new"],"selector":"!none"}]"#);
+    }
+    fleet.until("what is placed is the stable revision", |fleet| fleet.stack() == [(1, 1)]).await;
+    let version = fleet.put("new");
+    let is_held =
+        |fleet: &Waves| fleet.holders("new", version) == names && fleet.shown().waves[0].pending == 3;
+    fleet.until("all hold the new object, and none has it in effect", is_held).await;
+    for _ in 0..60 {
+        tokio::time::advance(Duration::from_secs(5)).await;
+        fleet.turn().await;
+    }
+    let shown = fleet.shown();
+    assert_eq!((fleet.stack(), shown.waves[0].pending), (vec![(1, 1), (2, 1)], 3), "{shown:?}");
+
+    // Rules that concern another object, and rules that are not known.
+    let mut rest = names.clone();
+    let others = [(r#"[{"names":["other"]}]"#, (1, 0)), (r#"[{"later":1}]"#, (1, 1))];
+    for (rules, (good, held_only)) in others {
+        fleet.set_file_rules(&rest.pop_first().unwrap(), rules);
+        let is_judged = |fleet: &Waves| {
+            let wave = &fleet.shown().waves[0];
+            (wave.good, wave.held_only) == (good, held_only)
+        };
+        fleet.until(rules, is_judged).await;
+    }
+    fleet.report(&rest, "new", version, true);
+    fleet.until("it is in effect", |fleet| fleet.shown().waves[0].good == 2).await;
+    fleet.until("the revision is stable", |fleet| fleet.stack() == [(2, 1)]).await;
+}
+
+/// Over a cluster, a replica knows the effects of the session alone.
+#[tokio::test]
+async fn effects_of_an_earlier_session_are_those_of_the_node() {
+    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let rule = rule.replace("heldOnly = true ", "").replace("1m", "1h");
+    let mut fleet = Waves::<true>::of(1, &rule).await;
+    let name = fleet.world.devices.keys().next().unwrap().clone();
+    let (names, rules) = (BTreeSet::from([name.clone()]), r#"[{"kinds":["ConfigMap"]}]"#);
+    fleet.put("web");
+    fleet.put("db");
+    fleet.set_file_rules(&name, rules);
+    fleet.world.connect_all();
+    fleet.until("what is placed is the stable revision", |fleet| fleet.stack() == [(1, 1)]).await;
+
+    // Of an object that the revision does not change, nothing is awaited.
+    let second = fleet.put("web");
+    let is_held = |fleet: &Waves<true>| !fleet.holders("web", second).is_empty();
+    fleet.until("the change arrives", is_held).await;
+    fleet.until("it is waited for", |fleet| fleet.shown().waves[0].pending == 1).await;
+    fleet.report(&names, "web", second, true);
+    fleet.until("it is in effect", |fleet| fleet.shown().waves[0].good == 1).await;
+
+    // In the next session it stays so, until the node reports otherwise.
+    fleet.reconnect(&name).await;
+    fleet.pass(Duration::from_secs(600)).await;
+    assert_eq!(fleet.shown().waves[0].good, 1);
+    fleet.report(&names, "web", second, false);
+    fleet.until("it has failed", |fleet| fleet.shown().waves[0].failed == 1).await;
+
+    // What was not seen here is judged by the conditions of the Node.
+    fleet.reconnect(&name).await;
+    let third = fleet.put("web");
+    fleet.until("the fix arrives", |fleet| !fleet.holders("web", third).is_empty()).await;
+    fleet.until("it is waited for", |fleet| fleet.shown().waves[0].pending == 1).await;
+    fleet.set_node(&name, rules, &["InSync", "FilesInEffect"]);
+    fleet.until("a minute passes", |fleet| fleet.shown().waves[0].good == 1).await;
 }

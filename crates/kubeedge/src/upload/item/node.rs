@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Next, Refusal, failure_text, invalid, refuse};
 use crate::message::{self, Draft, Failure};
+use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, Object};
 use edgesync_protocol::node::{NodeReport, READY, agent_ready, merge_report, new_node, set_node_condition};
@@ -159,6 +160,8 @@ fn whole(name: &NodeName, report: &NodeReport, received: &NodeConditions, wall: 
         *status = json!({ "conditions": received.conditions() });
     }
     merge_report(&mut node, report, now);
+    // No part of the Node that a kubelet reports.
+    node.set_annotation(FILE_RULES_ANNOTATION, None);
     set_node_condition(&mut node, &agent_ready(), now);
     let is_reported = |condition: &Value| {
         let kind = condition.get("type").and_then(Value::as_str).unwrap_or_default();

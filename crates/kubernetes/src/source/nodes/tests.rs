@@ -11,7 +11,7 @@ fn report(memory: &str) -> NodeReport {
     let status =
         json!({"capacity": {"memory": memory, "pods": "110"}, "nodeInfo": {"architecture": "arm64"}});
     let Value::Object(status) = status else { panic!("{status}") };
-    NodeReport { labels: labels(&[("arch", "arm"), ("site", "mine")]), status, conditions: Vec::new() }
+    NodeReport { labels: labels(&[("arch", "arm"), ("site", "mine")]), status, ..NodeReport::default() }
 }
 
 fn reported(node: &str, memory: &str) -> NodeChange {
