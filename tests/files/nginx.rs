@@ -3,7 +3,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use edgesync_admin::agent::FilesState;
@@ -13,7 +13,7 @@ use crate::files::device::{Device, check_user, config_map};
 use edgesync_testkit::site::*;
 use edgesync_testkit::timing::is_within;
 
-const NGINX: &str = "/usr/sbin/nginx";
+pub(super) const NGINX: &str = "/usr/sbin/nginx";
 
 /// Returns the check of docs/files.md.
 fn documented_check() -> &'static str {
@@ -22,11 +22,15 @@ fn documented_check() -> &'static str {
     script.split_once("```").unwrap().0
 }
 
-/// Returns the served page.
+/// Returns the page served at `/`.
 fn page(address: SocketAddr) -> Option<String> {
+    page_at(address, "/")
+}
+
+pub(super) fn page_at(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
@@ -42,13 +46,13 @@ fn broken() -> Value {
 }
 
 /// nginx; dropping it ends its workers too.
-struct Nginx(Process);
+pub(super) struct Nginx(Process, PathBuf);
 
 impl Nginx {
     /// Starts nginx, and waits until it takes signals.
-    async fn start(&mut self, site: &Site) {
+    pub(super) async fn start(&mut self) {
         self.0.start();
-        let pid = site.path("nginx/nginx.pid");
+        let pid = self.1.join("nginx.pid");
         eventually("nginx runs", PATIENCE, async || {
             std::fs::read_to_string(&pid).ok().filter(|text| !text.is_empty())
         })
@@ -69,26 +73,28 @@ impl Drop for Nginx {
     }
 }
 
-/// Creates an nginx with its own prefix, in the foreground.
-fn nginx(site: &Site) -> Nginx {
-    let directory = site.path("nginx");
+/// Creates an nginx with this prefix, in the foreground. Objects have its servers, or with an
+/// address the locations of its only one.
+pub(super) fn nginx(directory: PathBuf, server: Option<SocketAddr>) -> Nginx {
     std::fs::create_dir_all(directory.join("sites")).unwrap();
     let shown = directory.display();
     let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path {shown}/{name};"))
         .join(" ");
+    let include = format!("include {shown}/sites/*/*.conf;");
+    let content =
+        server.map_or(include.clone(), |address| format!("server {{ listen {address}; {include} }}"));
     let text = format!(
         "user root; worker_processes 1; daemon off; pid {shown}/nginx.pid; error_log stderr;\nevents {{}}\nhttp {{ access_log off; {paths}\n\
-         include {shown}/sites/*/*.conf; }}\n"
+         {content} }}\n"
     );
     std::fs::write(directory.join("nginx.conf"), text).unwrap();
     let arguments = ["-p", &shown.to_string(), "-c", "nginx.conf", "-e", "stderr"].map(Into::into).to_vec();
-    Nginx(Process::with_arguments("nginx", Path::new(NGINX), arguments))
+    Nginx(Process::with_arguments("nginx", Path::new(NGINX), arguments), directory)
 }
 
-/// The file rule, with or without a check.
-fn rule(site: &Site, check: bool) -> String {
-    let directory = site.path("nginx");
+/// The file rule for an nginx with this prefix, with or without a check.
+pub(super) fn rule(directory: &Path, check: bool) -> String {
     let shown = directory.display();
     let check = match check {
         true => {
@@ -132,9 +138,9 @@ async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let address = Site::address();
-    let mut nginx = nginx(&site);
-    let mut device = Device::start(&site, &cloud, &rule(&site, false)).await;
-    nginx.start(&site).await;
+    let mut nginx = nginx(site.path("nginx"), None);
+    let mut device = Device::start(&site, &cloud, &rule(&site.path("nginx"), false)).await;
+    nginx.start().await;
 
     cloud.apply([site_of(address, "one")]).await;
     served(address, "one").await;
@@ -164,7 +170,7 @@ async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
     let good = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
 
     // The check fails, so nothing is replaced.
-    device.reload(&rule(&site, true)).await;
+    device.reload(&rule(&site.path("nginx"), true)).await;
     cloud.apply([broken()]).await;
     let bad = device.until(&cloud, "nginx", &broken(), FilesState::NotInEffect).await;
     assert!(bad.message.contains("unknown directive \"lisssten\""), "{bad:?}");
@@ -203,14 +209,14 @@ async fn nginx_serves_the_old_page_until_the_window_opens_and_the_hold_ends() {
     let site = Site::new();
     let cloud = Cloud::start(&site).await;
     let address = Site::address();
-    let mut nginx = nginx(&site);
-    let mut device = Device::start(&site, &cloud, &rule(&site, false)).await;
-    nginx.start(&site).await;
+    let mut nginx = nginx(site.path("nginx"), None);
+    let mut device = Device::start(&site, &cloud, &rule(&site.path("nginx"), false)).await;
+    nginx.start().await;
     cloud.apply([site_of(address, "one")]).await;
     served(address, "one").await;
     let one = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
 
-    device.reload(&(rule(&site, true) + &closed_window())).await;
+    device.reload(&(rule(&site.path("nginx"), true) + &closed_window())).await;
     cloud.apply([site_of(address, "two")]).await;
     let waits = device.until(&cloud, "nginx", &broken(), FilesState::Waiting).await;
     assert_eq!((waits.reason.as_deref(), &waits.version), (Some("Window"), &one.version), "{waits:?}");
@@ -225,7 +231,7 @@ async fn nginx_serves_the_old_page_until_the_window_opens_and_the_hold_ends() {
     let _: Value = device.agent.client().post(&apply, &json!({})).await.unwrap();
     assert_eq!(page(address).as_deref(), Some("one"));
 
-    device.reload(&(rule(&site, true) + "apply = { at = \"00:00-24:00\" }\n")).await;
+    device.reload(&(rule(&site.path("nginx"), true) + "apply = { at = \"00:00-24:00\" }\n")).await;
     served(address, "three").await;
     let three = device.until(&cloud, "nginx", &broken(), FilesState::InEffect).await;
 

@@ -1,13 +1,15 @@
-//! A roll-out in waves with three devices that check their files.
+//! A roll-out in waves with three devices whose nginx takes the files.
 
-use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
 
 use edgesync_admin::Route;
 use edgesync_admin::agent::FilesState;
 use edgesync_admin::cloud::RolloutStatus;
 use serde_json::{Value, json};
 
-use crate::files::device::{Device, check_user, config_map};
+use crate::files::device::{Device, config_map};
+use crate::files::nginx::{NGINX, Nginx, nginx, page_at, rule as nginx_rule};
 use edgesync_testkit::site::fleet::output_text;
 use edgesync_testkit::site::*;
 
@@ -15,23 +17,47 @@ const CANARY: &str = "edge-1";
 const OTHERS: [&str; 2] = ["edge-2", "edge-3"];
 const RULE: &str = "web";
 
-/// A file rule whose check refuses files that say so.
-fn checked(site: &Site, node: &str) -> String {
-    let (to, user) = (site.path(node).join("out"), check_user());
-    format!(
-        "[[files]]\nname = \"web\"\nobjects = {{ kinds = [\"configmaps\"], namespaces = [\"plant\"] }}\n\
-         to = \"{}/{{metadata.name}}\"\ncheck = ['/bin/sh', '-c', '! grep -r broken \"$EDGESYNC_CANDIDATE\"']\n\
-         check_user = \"{user}\"\nsettle = \"0s\"\n",
-        to.display(),
-    )
-}
-
-fn file(site: &Site, node: &str, name: &str) -> String {
-    fs::read_to_string(site.path(node).join("out").join(name).join("conf")).unwrap_or_default()
-}
-
+/// Returns a location of nginx, by the name of the object.
 fn conf(name: &str, text: &str) -> Value {
-    config_map(name, json!({ "conf": text }))
+    config_map(name, json!({ "site.conf": format!("location /{name} {{ return 200 \"{text}\"; }}\n") }))
+}
+
+/// Returns what nginx refuses to load.
+fn broken() -> Value {
+    config_map("web", json!({ "site.conf": "lisssten 80;\n" }))
+}
+
+/// A device with its nginx.
+struct Station {
+    device: Device,
+    address: SocketAddr,
+    _nginx: Nginx,
+}
+
+impl Station {
+    async fn start(site: &Site, cloud: &Cloud, name: &str) -> Self {
+        let (directory, address) = (site.path(&format!("{name}.nginx")), Site::address());
+        let mut nginx = nginx(directory.clone(), Some(address));
+        nginx.start().await;
+        let mut device = Device::named(site, cloud, name, &nginx_rule(&directory, false));
+        device.agent.write_config();
+        device.start_helper().await;
+        device.agent.run().await;
+        device.all_in_effect("nginx", 2).await;
+        Self { device, address, _nginx: nginx }
+    }
+
+    /// Returns what its nginx serves for an object.
+    fn serves(&self, name: &str) -> Option<String> {
+        page_at(self.address, &format!("/{name}"))
+    }
+
+    async fn until(&self, name: &str, text: &str) {
+        eventually(&format!("{name} {text:?} is served"), PATIENCE, async || {
+            (self.serves(name).as_deref() == Some(text)).then_some(())
+        })
+        .await;
+    }
 }
 
 fn rule(healthy_within: &str) -> Value {
@@ -73,6 +99,10 @@ async fn rollout(cloud: &Cloud, words: &[&str]) -> String {
 
 #[tokio::test]
 async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
+    if !Path::new(NGINX).exists() {
+        eprintln!("notice: {NGINX} is missing; roll-outs were not tested with it");
+        return;
+    }
     let site = Site::new();
     let mut cloud = Cloud::start_with(&site, |settings| {
         settings.tables("");
@@ -82,19 +112,14 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     cloud.apply([node(CANARY, "canary"), node(OTHERS[0], "late"), node(OTHERS[1], "late")]).await;
     cloud.apply([conf("web", "one"), conf("db", "one")]).await;
     cloud.apply([rule("5m")]).await;
-    let mut devices = Vec::new();
+    let mut stations = Vec::new();
     for name in [CANARY, OTHERS[0], OTHERS[1]] {
-        let mut device = Device::named(&site, &cloud, name, &checked(&site, name));
-        device.agent.write_config();
-        device.start_helper().await;
-        device.agent.run().await;
-        device.all_in_effect("web", 2).await;
-        devices.push(device);
+        stations.push(Station::start(&site, &cloud, name).await);
     }
     until_stable(&cloud, 1).await;
 
-    // The check of the canary refuses the bad version: no other node is sent it.
-    cloud.apply([conf("web", "broken")]).await;
+    // nginx on the canary refuses the bad version: no other node is sent it.
+    cloud.apply([broken()]).await;
     let failed = until(&cloud, "the roll-out pauses", |shown| shown.paused.is_some()).await;
     assert_eq!(failed.paused.as_deref(), Some("FailuresExceeded"));
     assert_eq!(failed.revisions.iter().map(|one| (one.number, one.open)).collect::<Vec<_>>()[1..], [(2, 1)]);
@@ -104,9 +129,9 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     assert!(first.message.contains("web"), "{first:?}");
     let status = rollout(&cloud, &["status"]).await;
     assert!(status.contains("FailuresExceeded") && status.contains(CANARY), "{status}");
-    devices[0].until(&cloud, "web", &conf("web", ""), FilesState::NotInEffect).await;
-    for name in [CANARY, OTHERS[0], OTHERS[1]] {
-        assert_eq!((file(&site, name, "web"), file(&site, name, "db")), ("one".into(), "one".into()));
+    stations[0].device.until(&cloud, "nginx", &broken(), FilesState::NotInEffect).await;
+    for station in &stations {
+        assert_eq!(["web", "db"].map(|name| station.serves(name)), [Some("one".into()), Some("one".into())]);
     }
     // A cloud side that is killed goes on where it was.
     cloud.crash().await;
@@ -118,15 +143,10 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     until_stable(&cloud, 1).await;
     cloud.apply([conf("db", "two")]).await;
     until_stable(&cloud, 3).await;
-    for name in [CANARY, OTHERS[0], OTHERS[1]] {
-        eventually("the other object reaches all", PATIENCE, async || {
-            (file(&site, name, "db") == "two").then_some(())
-        })
-        .await;
-        assert_eq!(file(&site, name, "web"), "one");
-    }
-    for device in &devices {
-        device.all_in_effect("web", 2).await;
+    for station in &stations {
+        station.until("db", "two").await;
+        assert_eq!(station.serves("web").as_deref(), Some("one"));
+        station.device.all_in_effect("nginx", 2).await;
     }
 
     // The fix goes through all waves, and waits for an operator between them.
@@ -134,24 +154,22 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     cloud.apply([conf("web", "fixed")]).await;
     rollout(&cloud, &["resume"]).await;
     until_stable(&cloud, 4).await;
-    for name in [CANARY, OTHERS[0], OTHERS[1]] {
-        eventually("the fix reaches all", PATIENCE, async || {
-            (file(&site, name, "web") == "fixed").then_some(())
-        })
-        .await;
+    for station in &stations {
+        station.until("web", "fixed").await;
     }
     let history = rollout(&cloud, &["history"]).await;
     assert!(history.contains("Undone"), "{history}");
 
     // An object that is new on the canary is not good there before it is in effect.
-    devices[0].helper.kill();
+    stations[0].device.helper.kill();
     cloud.apply([rule("1s")]).await;
     cloud.apply([conf("new", "one")]).await;
     let failed = until(&cloud, "the roll-out pauses", |shown| shown.paused.is_some()).await;
     assert_eq!((failed.waves[0].failed, failed.waves[1].open), (1, false), "{failed:?}");
-    assert!(devices[1].object("web", "new").await.is_none() && file(&site, OTHERS[0], "new").is_empty());
-    devices[0].start_helper().await;
-    devices[0].all_in_effect("web", 3).await;
+    assert!(stations[1].device.object("nginx", "new").await.is_none());
+    assert_ne!(stations[1].serves("new").as_deref(), Some("one"));
+    stations[0].device.start_helper().await;
+    stations[0].device.all_in_effect("nginx", 3).await;
     cloud.apply([rule("5m")]).await;
     rollout(&cloud, &["resume"]).await;
     until_stable(&cloud, 5).await;
