@@ -15,6 +15,9 @@ const SIZE: usize = 6 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The bytes that a killed agent may lose: those in memory, and those being committed.
 const KILLED: u64 = 256 << 10;
+/// The bytes that a cut may lose: those that have passed and are in the socket of the agent, which
+/// has not read them yet. On a busy machine they are many.
+const UNREAD: u64 = 256 << 10;
 
 /// Returns an installation with the object in the cloud, whose agent does not run yet.
 async fn installation(site: &Site) -> (Cloud, Proxy, Agent) {
@@ -77,6 +80,7 @@ async fn large_object_survives_cuts_and_restarts_of_both_sides() {
     assert_eq!(same_within(LIMIT, &cloud, &agent).await, 1);
     let passed = passed(&proxy);
     println!("{passed} bytes for {needed}");
-    assert!(passed * 10 <= needed * 11 + KILLED * 10, "{passed} bytes for {needed}");
+    // Without the parts that are kept, it would be three times what is needed.
+    assert!(passed <= needed * 11 / 10 + KILLED + 5 * UNREAD, "{passed} bytes for {needed}");
     assert!(agent.get(&sized("large", 1)).await.is_some());
 }
