@@ -428,6 +428,11 @@ mod tests {
             ),
             ("broker-config", json!(broker), files),
             ("nodes/a/admit", json!({"brokerUpdated": true}), "request.broker_updated=true"),
+            (
+                "rollouts/rules/web",
+                json!({"action": "undo", "revision": 2}),
+                "request.action=\"undo\" request.revision=2 request.override_windows=false",
+            ),
         ] {
             let line = logged(path, &body);
             let begin = format!(

@@ -48,8 +48,8 @@ pub use slots::Placed;
 
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{
-    DELETIONS_CONFIRMED_ANNOTATION, NODE_LABEL, NODES_ANNOTATION, NamedNodes, NodeNotes, RuleText,
-    STAY_ANNOTATION, Summary, concerns,
+    DELETIONS_CONFIRMED_ANNOTATION, FilesInEffect, NODE_LABEL, NODES_ANNOTATION, NamedNodes, NodeNotes,
+    RuleText, STAY_ANNOTATION, Summary, concerns,
 };
 pub use unread::Unread;
 

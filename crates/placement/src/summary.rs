@@ -64,6 +64,17 @@ pub struct NamedNodes {
 /// Annotation of a Node: the time (RFC 3339) until which the node is asked to stay connected.
 pub const STAY_ANNOTATION: &str = "edgesync.io/stay-until";
 
+/// Whether the objects that file rules concern are in effect on a node, by its conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilesInEffect {
+    /// All are, and the desired objects are held.
+    Yes,
+    /// Those that are not wait for a window or a hold.
+    Waiting,
+    /// Some are not.
+    No,
+}
+
 /// State of a Node that the fleet uses, beside the labels assigned to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeNotes {
@@ -75,9 +86,8 @@ pub struct NodeNotes {
     pub silent: bool,
     /// Whether the node is alive and holds its desired objects, by its conditions.
     pub in_sync: bool,
-    /// Whether all objects that file rules concern are in effect there, and the desired objects are
-    /// held; `None` without such rules.
-    pub in_effect: Option<bool>,
+    /// Whether the objects that file rules concern are in effect there; `None` without such rules.
+    pub in_effect: Option<FilesInEffect>,
     /// [`STAY_ANNOTATION`]; empty if absent.
     pub stay: Box<str>,
     /// [`FILE_RULES_ANNOTATION`]; empty if absent.
@@ -139,10 +149,16 @@ impl Summary {
                 let mut annotations = object.annotations();
                 let mut annotation = |key: &str| annotations.remove(key).unwrap_or_default().into();
                 let confirmed = annotation(DELETIONS_CONFIRMED_ANNOTATION);
-                let silent = condition(object, "Ready") == Some("Unknown");
-                let in_sync = condition(object, "edgesync.io/InSync") == Some("True");
-                let files = condition(object, "edgesync.io/FilesInEffect");
-                let in_effect = files.map(|status| status == "True" && in_sync);
+                let status = |kind| condition(object, kind)?["status"].as_str();
+                let silent = status("Ready") == Some("Unknown");
+                let in_sync = status("edgesync.io/InSync") == Some("True");
+                let in_effect = condition(object, "edgesync.io/FilesInEffect").map(|files| {
+                    match (in_sync, files["status"].as_str(), files["reason"].as_str()) {
+                        (true, Some("True"), _) => FilesInEffect::Yes,
+                        (true, _, Some("Waiting")) => FilesInEffect::Waiting,
+                        _ => FilesInEffect::No,
+                    }
+                });
                 let in_sync = in_sync && !silent;
                 let stay = annotation(STAY_ANNOTATION);
                 let file_rules = annotation(FILE_RULES_ANNOTATION);
@@ -208,10 +224,10 @@ fn is_node(resource: &Resource) -> bool {
 }
 
 /// Returns the status of a Node's condition.
-fn condition<'n>(node: &'n Object, kind: &str) -> Option<&'n str> {
+fn condition<'n>(node: &'n Object, kind: &str) -> Option<&'n Value> {
     let conditions = node.fields().get("status").and_then(|status| status.get("conditions"));
     let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
-    conditions.find(|condition| condition["type"] == kind)?["status"].as_str()
+    conditions.find(|condition| condition["type"] == kind)
 }
 
 impl NamedNodes {
@@ -289,8 +305,11 @@ mod tests {
     #[test]
     fn conditions_of_a_node_decide_its_state() {
         let state = |conditions: &[(&str, &str)]| {
-            let conditions = conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status}));
-            let conditions: Vec<Value> = conditions.collect();
+            let condition = |(kind, status): &(&str, &str)| {
+                let (status, reason) = status.split_once(' ').unwrap_or((status, ""));
+                json!({"type": kind, "status": status, "reason": reason})
+            };
+            let conditions: Vec<Value> = conditions.iter().map(condition).collect();
             let notes = summary("node", json!({"status": {"conditions": conditions}})).notes.unwrap();
             (notes.silent, notes.in_sync, notes.in_effect)
         };
@@ -298,7 +317,12 @@ mod tests {
         assert_eq!(state(&[]), (false, false, None));
         assert_eq!(state(&[("Ready", "True"), in_sync]), (false, true, None));
         assert_eq!(state(&[("Ready", "Unknown"), in_sync]), (true, false, None));
-        assert_eq!(state(&[in_effect, in_sync]), (false, true, Some(true)));
-        assert_eq!(state(&[in_effect]), (false, false, Some(false)));
+        let waiting = ("edgesync.io/FilesInEffect", "False Waiting");
+        assert_eq!(state(&[waiting, in_sync]), (false, true, Some(FilesInEffect::Waiting)));
+        assert_eq!(state(&[waiting]), (false, false, Some(FilesInEffect::No)));
+        let conflict = ("edgesync.io/FilesInEffect", "False Conflict");
+        assert_eq!(state(&[conflict, in_sync]), (false, true, Some(FilesInEffect::No)));
+        assert_eq!(state(&[in_effect, in_sync]), (false, true, Some(FilesInEffect::Yes)));
+        assert_eq!(state(&[in_effect]), (false, false, Some(FilesInEffect::No)));
     }
 }

@@ -98,12 +98,6 @@ impl Rollout {
         }
     }
 
-    /// Returns the keys of the labels that decide about waves and groups. Assigned ones count only.
-    pub fn label_keys(&self) -> impl Iterator<Item = &str> {
-        let waves = self.waves.as_slice().iter().flat_map(|wave| wave.selector.keys());
-        waves.chain(self.max_failures.group_by.as_deref())
-    }
-
     fn read(value: &Value, path: &str, problems: &mut Problems) -> Option<Self> {
         let mut fields = Fields::of(value, path, problems)?;
         let waves = fields.take("waves").map(|waves| (waves, fields.path("waves")));

@@ -33,7 +33,6 @@ pub struct FilesRule {
     pub output: String,
     pub objects: Vec<FilesObject>,
     /// Objects that wait until changes may take effect.
-    #[serde(default)]
     pub waiting: u64,
     /// What they wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

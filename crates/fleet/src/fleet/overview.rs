@@ -210,12 +210,10 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
     let not_in_effect = effects.not_in_effect + effects.conflicts;
     let elsewhere = is_shared && !node.session.is_connected() && lifecycle.show(&node.name).0 == Some(true);
     // A wait is no problem, and still not in effect.
-    let all_in_effect = not_in_effect + effects.waiting == 0 && node.replicas.in_effect() != Some(false);
+    let all_in_effect = not_in_effect + effects.waiting == 0 && node.replicas.is_all_in_effect();
     let state = match machine.phase() {
         CloudPhase::Offline if elsewhere && node.replicas.in_sync() && all_in_effect => SummaryState::InSync,
-        CloudPhase::Offline if elsewhere && node.replicas.in_effect() == Some(false) => {
-            SummaryState::NotInEffect
-        }
+        CloudPhase::Offline if elsewhere && !node.replicas.is_all_in_effect() => SummaryState::NotInEffect,
         CloudPhase::Offline if elsewhere => SummaryState::Syncing,
         CloudPhase::Offline => match lifecycle.absence(&node.name) {
             Some(ShownAbsence { is_overdue: true, .. }) => SummaryState::Overdue,

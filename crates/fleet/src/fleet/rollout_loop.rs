@@ -76,11 +76,7 @@ struct Moved {
     /// Whether `rollout` of the rule is valid; the last valid one stays in force otherwise.
     is_valid: bool,
     observed: Observed,
-    /// Facts about the nodes of open waves.
-    facts: HashMap<NodeName, Fact>,
-    concerned: Concerned,
-    count: Option<Count>,
-    next_count: Now,
+    counter: Counter,
     /// Whether the set of a revision is being read, and when to try again after a failure.
     is_reading: bool,
     read_at: Now,
@@ -97,6 +93,16 @@ struct Moved {
     /// The sequence that was written and has not arrived with its rule, and until when to wait.
     awaited: Option<(u64, Now)>,
     commands: VecDeque<(Command, RolloutStatusAnswer)>,
+}
+
+/// What is counted of the nodes.
+#[derive(Debug, Default)]
+struct Counter {
+    /// Facts about the nodes of open waves.
+    facts: HashMap<NodeName, Fact>,
+    concerned: Concerned,
+    count: Option<Count>,
+    next: Now,
 }
 
 /// A status that is being written.
@@ -144,8 +150,8 @@ impl RolloutLoop {
         for moved in self.rules.values_mut() {
             moved.awaited = None;
             moved.snapshot = None;
-            moved.facts.clear();
-            moved.count = None;
+            moved.counter.facts.clear();
+            moved.counter.count = None;
         }
     }
 
@@ -340,16 +346,16 @@ impl<S: Source> Fleet<S> {
                     let refused = step.and_then(|step| step.refused);
                     tracing::debug!(?refused, "snapshot of a roll-out discarded");
                     if let Some(moved) = self.rollout_loop.rules.get_mut(&index) {
-                        moved.next_count = now + RETRY;
+                        moved.counter.next = now + RETRY;
                     }
                 }
             }
             return false;
         }
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
-        if moved.count.is_none() {
+        if moved.counter.count.is_none() {
             let is_settled = self.reconciler.desired.rollouts.is_settled();
-            if now < moved.next_count || !is_settled || !is_known {
+            if now < moved.counter.next || !is_settled || !is_known {
                 return false;
             }
             self.begin_count(index);
@@ -359,7 +365,7 @@ impl<S: Source> Fleet<S> {
         }
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return false };
         let nodes: usize = moved.observed.waves.iter().map(|wave| wave.nodes).sum();
-        moved.next_count = now + COUNT_EVERY + COUNT_EVERY_NODE * u32::try_from(nodes).unwrap_or(u32::MAX);
+        moved.counter.next = now + COUNT_EVERY + COUNT_EVERY_NODE * u32::try_from(nodes).unwrap_or(u32::MAX);
         let may_make = now >= moved.make_at;
         if is_writing || !moved.may_write(now) {
             return false;
@@ -432,7 +438,7 @@ impl<S: Source> Fleet<S> {
                 let has_arrived = is_object && rule.status.sequence >= next.sequence;
                 moved.awaited = (is_object && !has_arrived).then(|| (next.sequence, now + AWAITED));
                 let status = if has_arrived { rule.status.clone() } else { next };
-                moved.next_count = now;
+                moved.counter.next = now;
                 let begun = begun.filter(|set| status.top().is_some_and(|top| top.digest == set.digest()));
                 self.adopt(index, status, begun);
                 for happened in happened {
@@ -449,7 +455,7 @@ impl<S: Source> Fleet<S> {
                 if let Err(error) = &written {
                     tracing::error!(rule = name, %error, "writing the status of a roll-out failed");
                 }
-                moved.next_count = now + RETRY;
+                moved.counter.next = now + RETRY;
                 if let Some(answer) = answer {
                     let message = "the rule has changed meanwhile; look at its status and repeat the command";
                     let outcome = match written {

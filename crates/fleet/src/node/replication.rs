@@ -1,13 +1,15 @@
 //! State of a node that other replicas and operators publish in its Node, and state of the
 //! ObjectSyncs that this replica writes.
 
+use edgesync_placement::FilesInEffect;
+
 /// Published state of a node; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaState {
     /// Confirmation of an operator at any replica; empty without one.
     confirmed: Box<str>,
-    /// Whether all objects under rules for files are in effect; `None` without such rules.
-    in_effect: Option<bool>,
+    /// Whether the objects under rules for files are in effect; `None` without such rules.
+    in_effect: Option<FilesInEffect>,
     in_sync: bool,
     /// Whether the node is queued for ObjectSyncs of its differences.
     is_queued: bool,
@@ -16,7 +18,7 @@ pub(crate) struct ReplicaState {
 
 impl ReplicaState {
     /// Adopts the state in the Node.
-    pub(crate) fn observe(&mut self, confirmed: Box<str>, in_effect: Option<bool>, in_sync: bool) {
+    pub(crate) fn observe(&mut self, confirmed: Box<str>, in_effect: Option<FilesInEffect>, in_sync: bool) {
         self.confirmed = confirmed;
         self.in_effect = in_effect;
         self.in_sync = in_sync;
@@ -33,8 +35,13 @@ impl ReplicaState {
         !std::mem::take(&mut self.confirmed).is_empty()
     }
 
-    pub(crate) fn in_effect(&self) -> Option<bool> {
+    pub(crate) fn in_effect(&self) -> Option<FilesInEffect> {
         self.in_effect
+    }
+
+    /// Returns whether the Node names no object that is not in effect.
+    pub(crate) fn is_all_in_effect(&self) -> bool {
+        matches!(self.in_effect, None | Some(FilesInEffect::Yes))
     }
 
     pub(crate) fn in_sync(&self) -> bool {

@@ -28,7 +28,6 @@ fn all_fields_are_read() {
     assert_eq!((rollout.offline_after, rollout.waiting_after), (2 * HOUR, DAY));
     assert_eq!((rollout.on_failure, rollout.on_change), (OnFailure::RollBack, OnChange::Queue));
     assert_eq!(rollout.settle, 7 * SECOND);
-    assert_eq!(rollout.label_keys().collect::<Vec<_>>(), ["stage", "site"]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::source::{RevisionKey, Source, key_of};
 use crate::work::Work;
 use edgesync_object::NodeName;
 use edgesync_object::file_rules::FileRules;
-use edgesync_placement::Placement;
+use edgesync_placement::{FilesInEffect, Placement};
 use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
 use edgesync_protocol::digest::Tally;
 use edgesync_protocol::timing::Now;
@@ -137,7 +137,7 @@ impl<S: Source> Fleet<S> {
         observed.overlaps = overlaps(reconciler, index, rule);
         let assignment = rule.status.assignment(&rule.rollout.waves);
         let counted = assignment.counted().map(|(revision, open)| (rule.revision_key(revision), open));
-        moved.concerned.begin(counted.as_ref().map(|(key, _)| key));
+        moved.counter.concerned.begin(counted.as_ref().map(|(key, _)| key));
         let nodes: BTreeSet<NodeName> = match counted {
             Some(_) => rule.ids().iter().flat_map(|id| placement.nodes_of(*id)).cloned().collect(),
             None => BTreeSet::new(),
@@ -145,7 +145,7 @@ impl<S: Source> Fleet<S> {
         reconciler.work.objects(nodes.len() / NODES_A_UNIT);
         let waves = vec![WaveCounts::default(); rule.rollout.waves.count()];
         let nodes: Vec<NodeName> = nodes.into_iter().collect();
-        moved.count =
+        moved.counter.count =
             Some(Count { at: now, counted, nodes: nodes.into_iter(), waves, visited: BTreeSet::new() });
     }
 
@@ -153,17 +153,17 @@ impl<S: Source> Fleet<S> {
     pub(super) fn continue_count(&mut self, index: RuleIndex, end: u64) -> bool {
         let Self { reconciler, rollout_loop, .. } = self;
         let Some(moved) = rollout_loop.rules.get_mut(&index) else { return true };
-        let Some(mut count) = moved.count.take() else { return true };
+        let Some(mut count) = moved.counter.count.take() else { return true };
         let Some(rule) = reconciler.desired.rollouts.rule(index) else { return true };
         while let Some(name) = count.nodes.next() {
             count.add(reconciler, (index, rule), moved, &name);
             if reconciler.work.has_reached(end) {
-                moved.count = Some(count);
+                moved.counter.count = Some(count);
                 return false;
             }
         }
         let Count { counted, waves, visited, .. } = count;
-        moved.facts.retain(|name, _| visited.contains(name));
+        moved.counter.facts.retain(|name, _| visited.contains(name));
         let (revision, open) = counted.map_or((0, 0), |(key, open)| (key.number, open));
         (moved.observed.revision, moved.observed.open) = (revision, open);
         moved.observed.waves = waves;
@@ -171,13 +171,21 @@ impl<S: Source> Fleet<S> {
     }
 }
 
-/// Returns the names of older rules that govern objects of the newest revision of a rule.
+/// Returns the names of older rules that govern objects of the newest revision of a rule on a node
+/// of both.
 fn overlaps(reconciler: &Reconciler, index: RuleIndex, rule: &GoverningRule) -> Vec<String> {
     let Some(set) = newest_set(rule) else { return Vec::new() };
     let rules = reconciler.desired.rollouts.rules();
     let older = rules.filter(|(other, older)| *other != index && older.is_older_than(rule));
+    let placement = &reconciler.desired.placement;
+    let nodes_of = |rule: &GoverningRule| -> BTreeSet<&NodeName> {
+        let nodes: BTreeSet<&NodeName> = rule.ids().iter().flat_map(|id| placement.nodes_of(*id)).collect();
+        reconciler.work.objects(nodes.len() / NODES_A_UNIT);
+        nodes
+    };
     let overlapping = older.filter(|(_, older)| {
-        newest_set(older).is_some_and(|older| older.entries().keys().any(|uid| set.version(uid).is_some()))
+        let has_object = |older: &Set| older.entries().keys().any(|uid| set.version(uid).is_some());
+        newest_set(older).is_some_and(has_object) && !nodes_of(rule).is_disjoint(&nodes_of(older))
     });
     overlapping.map(|(_, older)| older.shown_name()).collect()
 }
@@ -204,7 +212,7 @@ impl Count {
             return counts.add_unopened();
         }
         self.visited.insert(name.clone());
-        let fact = moved.facts.entry(name.clone()).or_default();
+        let fact = moved.counter.facts.entry(name.clone()).or_default();
         if fact.revision != key.number {
             *fact = Fact { revision: key.number, ..Fact::default() };
         }
@@ -212,7 +220,7 @@ impl Count {
         let rules = reconciler.nodes.file_rules(name);
         let concerned = revision
             .zip(rules)
-            .and_then(|(revision, rules)| moved.concerned.of(revision, rules, &reconciler.work));
+            .and_then(|(revision, rules)| moved.counter.concerned.of(revision, rules, &reconciler.work));
         let facts = fact.observe(reconciler, (index, rule), (key, concerned.as_deref()), name, self.at);
         let state = facts.classify(self.at, &rule.rollout).state;
         let group = rule.rollout.max_failures.group_by.as_ref().and_then(|key| labels.get(key));
@@ -361,11 +369,7 @@ impl Fact {
     ) -> Answer {
         let effects = &node.reported.effects;
         if concerned.is_none() && effects.counts().objects() == 0 {
-            return match node.replicas.in_effect() {
-                Some(true) => Answer::InEffect,
-                Some(false) => Answer::NotYetInEffect,
-                None => Answer::HeldOnly,
-            };
+            return self.conditions(node, now);
         }
         reconciler.work.objects(set.entries().len() / OBJECTS_A_UNIT + 1);
         let (mut is_waiting, mut is_pending, mut is_unreported) = (false, false, false);
@@ -388,11 +392,17 @@ impl Fact {
         }
         // Over a cluster, effects are known that were reported in this session. What was in effect
         // before it stays so until the node reports otherwise; for the rest there is the Node.
-        let was_in_effect = || {
-            matches!(self.answer, Some(Answer::InEffect))
-                || self.published(node, now) == Some(Answer::InEffect)
-        };
-        is_pending |= is_unreported && !(reconciler.is_shared && was_in_effect());
+        if is_unreported {
+            match (reconciler.is_shared, &self.answer) {
+                (false, _) => is_pending = true,
+                (true, Some(Answer::InEffect)) => {}
+                (true, _) => match self.published(node, now) {
+                    Some(Answer::InEffect) => {}
+                    Some(Answer::Waiting(_)) => is_waiting = true,
+                    _ => is_pending = true,
+                },
+            }
+        }
         match (is_pending, is_waiting) {
             (true, _) => Answer::NotYetInEffect,
             (false, true) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
@@ -402,16 +412,22 @@ impl Fact {
 
     /// Returns the answer of a node by the conditions that another replica has published. They may
     /// refer to the revision before, until that replica has assigned this one.
-    fn published(&self, node: &Node, now: Timestamp) -> Option<Answer> {
+    fn published(&mut self, node: &Node, now: Timestamp) -> Option<Answer> {
         let assigned_at = self.assigned_at?;
         let age = std::time::Duration::try_from(now.duration_since(assigned_at)).unwrap_or_default();
         if age < PUBLISHED || !node.replicas.in_sync() {
             return Some(Answer::Incomplete);
         }
-        Some(match node.replicas.in_effect() {
-            Some(true) => Answer::InEffect,
-            Some(false) => Answer::NotYetInEffect,
+        Some(self.conditions(node, now))
+    }
+
+    /// Returns the answer by the conditions of the Node of a node that holds what is desired.
+    fn conditions(&mut self, node: &Node, now: Timestamp) -> Answer {
+        match node.replicas.in_effect() {
+            Some(FilesInEffect::Yes) => Answer::InEffect,
+            Some(FilesInEffect::Waiting) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            Some(FilesInEffect::No) => Answer::NotYetInEffect,
             None => Answer::HeldOnly,
-        })
+        }
     }
 }

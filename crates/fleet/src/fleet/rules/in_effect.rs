@@ -55,7 +55,7 @@ impl Count {
         // Reports to another replica, or to an earlier run of this one, are summarized in its Node,
         // for all of its objects.
         reports |= node.replicas.in_effect().is_some();
-        all &= node.replicas.in_effect() != Some(false);
+        all &= node.replicas.is_all_in_effect();
         self.reporting += u64::from(reports);
         self.in_effect += u64::from(reports && all);
     }

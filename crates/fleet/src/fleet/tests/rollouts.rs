@@ -285,6 +285,40 @@ async fn one_snapshot_is_made_at_a_time() {
     assert_eq!(world.store.0.lock().unwrap().storing, (0, 1), "none now, one at most");
 }
 
+/// Returns whether a rule for the first of two nodes overlaps an older one for these nodes.
+async fn overlaps(nodes: &str) -> bool {
+    let younger = RULE.replace("\"*\"", "\"node-00000\"");
+    let older = RULE.replace("web", "older").replace("\"*\"", &format!("{nodes:?}"));
+    let mut world = World::<true>::of(2, &[younger, older].concat(), State::default()).await;
+    world.fleet.reconciler.clock = || {
+        static CALLS: AtomicI64 = AtomicI64::new(0);
+        Timestamp::from_second(60 * CALLS.fetch_add(1, Ordering::Relaxed)).unwrap()
+    };
+    world.put("x");
+    world.connect_all();
+    for _ in 0..500 {
+        world.carry();
+        world.turn().await;
+    }
+    let rollouts = &world.fleet.reconciler.desired.rollouts;
+    assert!(rollouts.rules().all(|(_, rule)| !rule.status.revisions.is_empty()));
+    let (answer, mut answered) = tokio::sync::oneshot::channel();
+    world.fleet.administer(AdminRequest::ShowRollout("web".to_owned(), answer));
+    let shown = answered.try_recv().unwrap().unwrap();
+    shown.conditions.iter().any(|shown| shown.reason == "Overlaps")
+}
+
+#[tokio::test]
+async fn rules_for_a_common_node_overlap() {
+    assert!(overlaps("*").await);
+}
+
+/// They were said to overlap.
+#[tokio::test]
+async fn rules_for_different_nodes_do_not_overlap() {
+    assert!(!overlaps("node-00001").await);
+}
+
 /// What an away node holds was compared with all that is desired there, each second.
 #[tokio::test]
 async fn away_node_is_compared_once() {
