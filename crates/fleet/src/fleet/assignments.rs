@@ -9,10 +9,11 @@
 //! queue.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::interner::Interner;
 use crate::node::desired;
 use crate::source::{RevisionKey, RuleKey};
 use edgesync_object::file_rules::{Candidate, FileRules};
@@ -124,7 +125,7 @@ pub(crate) struct Assignments {
     by_id: HashMap<RuleId, RuleIndex>,
     next: u32,
     of_nodes: HashMap<NodeName, Arc<Assignment>>,
-    interned: HashMap<Interned, Weak<Assignment>>,
+    interned: Interner<Interned, Assignment>,
     /// Nodes whose assignment may have changed.
     queue: BTreeSet<NodeName>,
 }
@@ -722,13 +723,7 @@ impl Assignments {
 
     fn intern(&mut self, assignment: Assignment) -> Arc<Assignment> {
         let key = assignment.key();
-        if let Some(known) = self.interned.get(&key).and_then(Weak::upgrade) {
-            return known;
-        }
-        self.interned.retain(|_, known| known.strong_count() > 0);
-        let assignment = Arc::new(assignment);
-        self.interned.insert(key, Arc::downgrade(&assignment));
-        assignment
+        self.interned.get(&key).unwrap_or_else(|| self.interned.insert(key, assignment))
     }
 
     /// Replaces the assignment of a node.

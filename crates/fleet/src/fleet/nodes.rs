@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::file_rules::SharedFileRules;
+use super::interner::Interner;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
 use edgesync_object::file_rules::FileRules;
@@ -33,7 +33,8 @@ pub(super) struct Nodes {
     by_id: Vec<Option<Box<Node>>>,
     /// All Nodes.
     objects: HashMap<NodeName, NodeObject>,
-    file_rules: SharedFileRules,
+    /// File rules by their text: most nodes share one.
+    file_rules: Interner<Box<str>, FileRules>,
     /// Nodes that have reported themselves.
     registered: HashSet<NodeName>,
     pub(super) lifecycle: NodeLifecycle,
@@ -80,7 +81,7 @@ impl Nodes {
             by_name: BTreeMap::new(),
             by_id: Vec::new(),
             objects: HashMap::new(),
-            file_rules: SharedFileRules::default(),
+            file_rules: Interner::default(),
             registered: registered.into_iter().collect(),
             lifecycle,
             deadlines: BTreeSet::new(),
@@ -232,9 +233,10 @@ impl Nodes {
 
     /// Sets the file rules of a node by the text in its Node.
     pub(super) fn set_file_rules(&mut self, name: &NodeName, text: &str) {
-        if let Some(object) = self.objects.get_mut(name) {
-            object.file_rules = self.file_rules.get(text);
-        }
+        let Some(object) = self.objects.get_mut(name) else { return };
+        let known = self.file_rules.get(text);
+        let parsed = || Some(self.file_rules.insert(text.into(), FileRules::parse(text)?));
+        object.file_rules = known.or_else(parsed);
     }
 
     /// Handles a deleted Node.

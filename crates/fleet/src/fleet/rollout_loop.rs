@@ -36,7 +36,7 @@ const API_VERSION: &str = "edgesync.io/v1alpha1";
 const RULE_KINDS: [&str; 2] = ["Placement", "ClusterPlacement"];
 /// Interval between two counts of a rule without nodes.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// What each of its nodes adds: a count takes about 1.5 µs per node.
+/// Addition to the interval for each node of the rule.
 const COUNT_EVERY_NODE: Duration = Duration::from_micros(300);
 /// Delay after a failed request.
 const RETRY: Duration = Duration::from_secs(5);
@@ -95,7 +95,7 @@ struct Moved {
     commands: VecDeque<(Command, RolloutStatusAnswer)>,
 }
 
-/// What is counted of the nodes.
+/// Counts of the nodes, and the facts that they are made from.
 #[derive(Debug, Default)]
 struct Counter {
     /// Facts about the nodes of open waves.

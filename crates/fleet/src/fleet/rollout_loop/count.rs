@@ -155,16 +155,20 @@ impl<S: Source> Fleet<S> {
         let Some(moved) = rollout_loop.rules.get_mut(&index) else { return true };
         let Some(mut count) = moved.counter.count.take() else { return true };
         let Some(rule) = reconciler.desired.rollouts.rule(index) else { return true };
+        let counted = count.counted.clone();
+        let counted = counted.as_ref().map(|(key, open)| Counted::new((index, rule), key, *open));
         while let Some(name) = count.nodes.next() {
-            count.add(reconciler, (index, rule), moved, &name);
+            if let Some(counted) = &counted {
+                count.add(reconciler, counted, moved, &name);
+            }
             if reconciler.work.has_reached(end) {
                 moved.counter.count = Some(count);
                 return false;
             }
         }
-        let Count { counted, waves, visited, .. } = count;
+        let Count { waves, visited, .. } = count;
         moved.counter.facts.retain(|name, _| visited.contains(name));
-        let (revision, open) = counted.map_or((0, 0), |(key, open)| (key.number, open));
+        let (revision, open) = counted.map_or((0, 0), |counted| (counted.key.number, counted.open));
         (moved.observed.revision, moved.observed.open) = (revision, open);
         moved.observed.waves = waves;
         true
@@ -194,21 +198,39 @@ fn newest_set(rule: &GoverningRule) -> Option<&Set> {
     rule.revision(&rule.revision_key(rule.status.top()?))?.set.as_deref()
 }
 
+/// The revision that nodes are counted under.
+struct Counted<'a> {
+    index: RuleIndex,
+    rule: &'a GoverningRule,
+    key: &'a RevisionKey,
+    /// Number of the waves that it is open for.
+    open: usize,
+    /// Its content, if it is known.
+    revision: Option<&'a Revision>,
+    /// The content of the revision below, if it is known.
+    before: Option<&'a Set>,
+}
+
+impl<'a> Counted<'a> {
+    fn new((index, rule): (RuleIndex, &'a GoverningRule), key: &'a RevisionKey, open: usize) -> Self {
+        let revision = rule.revision(key).map(|revision| &**revision);
+        let revision = revision.filter(|revision| revision.set.is_some());
+        let place = rule.status.revisions.iter().position(|revision| revision.number == key.number);
+        let below = place.and_then(|place| rule.status.revisions.get(place.checked_sub(1)?));
+        let before = below.and_then(|below| rule.revision(&rule.revision_key(below))?.set.as_deref());
+        Self { index, rule, key, open, revision, before }
+    }
+}
+
 impl Count {
     /// Counts a node.
-    fn add(
-        &mut self,
-        reconciler: &Reconciler,
-        (index, rule): (RuleIndex, &GoverningRule),
-        moved: &mut Moved,
-        name: &NodeName,
-    ) {
+    fn add(&mut self, reconciler: &Reconciler, counted: &Counted<'_>, moved: &mut Moved, name: &NodeName) {
+        let Counted { rule, key, open, revision, .. } = *counted;
         reconciler.work.node();
-        let Some((key, open)) = &self.counted else { return };
         let labels = reconciler.nodes.assigned_labels(name);
         let Some(wave) = rule.rollout.waves.wave_of(name, labels) else { return };
         let Some(counts) = self.waves.get_mut(wave) else { return };
-        if wave >= *open {
+        if wave >= open {
             return counts.add_unopened();
         }
         self.visited.insert(name.clone());
@@ -216,24 +238,15 @@ impl Count {
         if fact.revision != key.number {
             *fact = Fact { revision: key.number, ..Fact::default() };
         }
-        let revision = rule.revision(key).filter(|revision| revision.set.is_some());
         let rules = reconciler.nodes.file_rules(name);
         let concerned = revision
             .zip(rules)
             .and_then(|(revision, rules)| moved.counter.concerned.of(revision, rules, &reconciler.work));
-        let facts = fact.observe(reconciler, (index, rule), (key, concerned.as_deref()), name, self.at);
+        let facts = fact.observe(reconciler, counted, concerned.as_deref(), name, self.at);
         let state = facts.classify(self.at, &rule.rollout).state;
         let group = rule.rollout.max_failures.group_by.as_ref().and_then(|key| labels.get(key));
         counts.add(name, group.map(String::as_str), &state);
     }
-}
-
-/// Returns the content of the revision below another one.
-fn set_below<'a>(rule: &'a GoverningRule, key: &RevisionKey) -> Option<&'a Set> {
-    let revisions = &rule.status.revisions;
-    let place = revisions.iter().position(|revision| revision.number == key.number)?;
-    let below = revisions.get(place.checked_sub(1)?)?;
-    rule.revision(&rule.revision_key(below))?.set.as_deref()
 }
 
 /// The content of a revision that is assigned to a node.
@@ -252,11 +265,12 @@ impl Fact {
     fn observe(
         &mut self,
         reconciler: &Reconciler,
-        (index, rule): (RuleIndex, &GoverningRule),
-        (key, concerned): (&RevisionKey, Option<&[bool]>),
+        counted: &Counted<'_>,
+        concerned: Option<&[bool]>,
         name: &NodeName,
         now: Timestamp,
     ) -> NodeFacts {
+        let Counted { index, rule, key, revision, before, .. } = *counted;
         let Some(node) = reconciler.nodes.named(name) else {
             // It has never connected.
             let assigned_at = Some(*self.assigned_at.get_or_insert(now));
@@ -283,8 +297,8 @@ impl Fact {
                 expected,
             },
         };
-        if is_assigned && let Some(set) = rule.revision(key).and_then(|revision| revision.set.as_deref()) {
-            let assigned = Assigned { set, before: set_below(rule, key), concerned };
+        if is_assigned && let Some(set) = revision.and_then(|revision| revision.set.as_deref()) {
+            let assigned = Assigned { set, before, concerned };
             let answer = match is_here || !reconciler.is_shared {
                 true => self.answer_of(reconciler, rule, node, assigned, now),
                 false => self.published(node, now),
