@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::matching::{ObjectMatch, any};
+use super::matching::ObjectMatch;
 use super::{Labels, Resource};
 
 /// Annotation of a Node with the objects that its file rules select: a list of [`ObjectMatch`] as
@@ -80,19 +80,13 @@ impl FileRules {
             return None;
         }
         for (namespace, is_in) in &mut namespaces {
-            let matches = |rule: &ObjectMatch| {
-                any(&rule.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace))
-            };
-            *is_in = self.0.iter().map(matches).collect();
+            *is_in = self.0.iter().map(|rule| rule.takes_namespace(namespace)).collect();
         }
         let concerned = objects.iter().map(|object| {
             let Candidate { resource, namespace, name, labels } = object;
             let mut rules = self.0.iter().zip(&namespaces[namespace]);
             rules.any(|(rule, is_in)| {
-                *is_in
-                    && rule.takes(resource)
-                    && any(&rule.names, |expected| expected == name)
-                    && rule.selector.matches(labels)
+                *is_in && rule.takes(resource) && rule.takes_name(name) && rule.selector.matches(labels)
             })
         });
         Some(concerned.collect())

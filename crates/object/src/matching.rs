@@ -36,9 +36,17 @@ impl ObjectMatch {
     /// labels.
     #[must_use]
     pub fn names(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
-        self.takes(resource)
-            && any(&self.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace))
-            && any(&self.names, |expected| expected == name)
+        self.takes(resource) && self.takes_namespace(namespace) && self.takes_name(name)
+    }
+
+    /// Returns whether objects of a namespace may be selected; of none if it is empty.
+    pub(crate) fn takes_namespace(&self, namespace: &str) -> bool {
+        any(&self.namespaces, |glob| !namespace.is_empty() && glob.matches(namespace))
+    }
+
+    /// Returns whether objects of a name may be selected.
+    pub(crate) fn takes_name(&self, name: &str) -> bool {
+        any(&self.names, |expected| expected == name)
     }
 
     /// Returns whether objects of a kind may be selected.
