@@ -67,14 +67,19 @@ pub(crate) async fn storm(
     Ok(time)
 }
 
+/// Returns nodes that hold nothing, and are in sync with so many objects.
+pub(crate) fn new_nodes(wanted: usize) -> Vec<Memory> {
+    let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
+    let memory = |n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() };
+    (0..NODES).map(memory).collect()
+}
+
 pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {
     let site = FleetSite::new()?;
     for n in 0..OBJECTS {
         site.create(&object(n, 0))?;
     }
-    let epoch = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
-    let memory = |n| Memory { totals: epoch(n), wanted: OBJECTS as u64, ..Memory::default() };
-    let mut memories: Vec<Memory> = (0..NODES).map(memory).collect();
+    let mut memories = new_nodes(OBJECTS);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let first = runtime.block_on(storm(&site.endpoint()?, &mut memories, async || ()))?;
     table
@@ -233,12 +238,7 @@ pub(crate) fn own_objects(table: &mut Table) -> anyhow::Result<()> {
         object["metadata"]["labels"]["edgesync.io/node"] = format!("node-{:05}", n / OWN).into();
         site.create(&object)?;
     }
-    let memory = |n: usize| Memory {
-        totals: Totals { epoch: Epoch(1 + n as u128), ..Totals::default() },
-        wanted: OWN as u64,
-        ..Memory::default()
-    };
-    let mut memories: Vec<Memory> = (0..NODES).map(memory).collect();
+    let mut memories = new_nodes(OWN);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let first = runtime.block_on(storm(&site.endpoint()?, &mut memories, async || ()))?;
     let what = "10,000 new nodes with 10 objects of their own each";

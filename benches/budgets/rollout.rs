@@ -6,17 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use edgesync_admin::Route;
 use edgesync_admin::cloud::{RolloutAction, RolloutCommand, RolloutStatus};
-use edgesync_protocol::apply::Totals;
-use edgesync_protocol::digest::Epoch;
-use edgesync_testkit::node::Memory;
 use serde_json::{Value, json};
 
-use crate::fleet::{object_path, storm};
+use crate::fleet::{new_nodes, object_path, storm};
 use crate::objects::object;
 use crate::processes::FleetSite;
 use crate::table::Table;
 
-const NODES: usize = 10_000;
 const OBJECTS: usize = 100;
 const RULE: &str = "web";
 const RULES: &str = "/apis/edgesync.io/v1alpha1/clusterplacements";
@@ -107,9 +103,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     for n in 0..OBJECTS {
         site.create(&object(n / 6 * 10 + n % 6, 0))?;
     }
-    let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
-    let memory = |n| Memory { totals: totals(n), wanted: OBJECTS as u64, ..Memory::default() };
-    let mut memories: Vec<Memory> = (0..NODES).map(memory).collect();
+    let mut memories = new_nodes(OBJECTS);
     let object = site.list("configmaps")?.swap_remove(0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut measured = None;
