@@ -35,8 +35,7 @@ pub struct NodeReport {
     /// The conditions that only the node can determine.
     #[serde(default)]
     pub conditions: Vec<Condition>,
-    /// The value of [`FILE_RULES_ANNOTATION`]. Absent without file rules, with too many of them,
-    /// and from older versions.
+    /// The value of [`FILE_RULES_ANNOTATION`]. Absent without file rules, and with too many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_rules: Option<String>,
 }
