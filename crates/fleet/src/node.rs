@@ -238,6 +238,8 @@ pub(super) struct DesiredOn<'a> {
     pub(super) placed: OnNode<'a>,
     /// Scopes that cannot be read.
     pub(super) unread: &'a [Unread],
+    /// Whether a list is being read after changes were missed.
+    pub(super) is_listing: bool,
     /// Governing rules, and the assignment of the node; `None` if none of them selects the node.
     pub(super) governed: Option<(&'a Assignments, Option<&'a Assignment>)>,
     pub(super) work: &'a Work,
@@ -285,7 +287,9 @@ impl DesiredState for DesiredOn<'_> {
         let is_lost = |(rules, assignment): (&Assignments, Option<&Assignment>)| {
             assignment.is_some_and(|assignment| rules.may_be_lost(assignment, may_select))
         };
-        self.unread.iter().any(|unread| unread.may_have(object)) || self.governed.is_some_and(is_lost)
+        self.is_listing
+            || self.unread.iter().any(|unread| unread.may_have(object))
+            || self.governed.is_some_and(is_lost)
     }
 }
 

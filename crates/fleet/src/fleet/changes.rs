@@ -118,7 +118,10 @@ impl<S: Source> Fleet<S> {
     fn apply(&mut self, change: QueuedChange) {
         match change {
             QueuedChange::ListStarted if self.reconciler.is_empty() => {}
-            QueuedChange::ListStarted => self.feed.listed = Some(HashSet::new()),
+            QueuedChange::ListStarted => {
+                self.feed.listed = Some(HashSet::new());
+                self.reconciler.list_started();
+            }
             QueuedChange::Set(object) => {
                 if self.replicas.is_being_restored() {
                     self.bodies.discard(&object.uid);
@@ -162,6 +165,7 @@ impl<S: Source> Fleet<S> {
     /// Removes what the list lacks, after changes were missed.
     fn list_completed(&mut self) {
         let Some(listed) = self.feed.listed.take() else { return };
+        self.reconciler.list_completed();
         #[cfg(test)]
         if planted(Fault::MissingKept) {
             return;

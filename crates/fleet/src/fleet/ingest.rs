@@ -181,15 +181,10 @@ impl Intake {
         let report = stored.as_ref().and_then(|stored| stored.report.as_deref());
         if let Some(conditions) = report.filter(|_| nodes.contains(name)) {
             nodes.lifecycle.reported(now, name, conditions);
-            nodes.set_registered(name, true);
         }
-        let is_registered = report.is_some();
         if let Some(id) = reconciler.nodes.id(name)
             && let Some(node) = reconciler.node(id)
         {
-            if is_registered {
-                node.machine.set_registered(true);
-            }
             node.machine.taken(now, token, stored.map(|stored| (stored.taken, stored.refused)));
             reconciler.nodes.touch(id);
         }

@@ -53,17 +53,21 @@ pub(super) struct DesiredObjects {
     pub(super) rollouts: Assignments,
     /// Scopes that cannot be read now.
     unread: Vec<Unread>,
+    /// Whether a list is being read after changes were missed: until its end some objects and Nodes
+    /// are newer than the others, and what only looks undesired must not be removed.
+    is_listing: bool,
 }
 
 impl DesiredObjects {
     /// Returns the desired objects of a node, as far as they can be read.
     pub(super) fn on<'a>(&'a self, name: &NodeName, work: &'a Work) -> DesiredOn<'a> {
-        let Self { placement, rollouts, unread } = self;
+        let Self { placement, rollouts, unread, is_listing } = self;
         let placed = placement.on(name);
         let assignment = rollouts.of(name).map(|it| &**it);
         let is_governed =
             assignment.is_some() || !rollouts.is_empty() && placed.rules().any(|rule| rollouts.governs(rule));
-        DesiredOn { placed, unread, governed: is_governed.then_some((rollouts, assignment)), work }
+        let governed = is_governed.then_some((rollouts, assignment));
+        DesiredOn { placed, unread, is_listing: *is_listing, governed, work }
     }
 
     /// Returns the revisions that a node is to be assigned now. `labels` are those that others have
@@ -93,7 +97,12 @@ impl Reconciler {
     ) -> Self {
         Self {
             nodes,
-            desired: DesiredObjects { placement, rollouts: Assignments::default(), unread: Vec::new() },
+            desired: DesiredObjects {
+                placement,
+                rollouts: Assignments::default(),
+                unread: Vec::new(),
+                is_listing: false,
+            },
             broadcasts: Broadcasts::default(),
             ledgers: LedgerLoader::default(),
             timeline,
@@ -410,6 +419,17 @@ impl Reconciler {
         if before.iter().any(|before| !self.desired.unread.contains(before)) {
             self.broadcasts.reads_more();
         }
+    }
+
+    /// Records that a list is being read after changes were missed.
+    pub(super) fn list_started(&mut self) {
+        self.desired.is_listing = true;
+    }
+
+    /// Lets nodes remove what is undesired by the list that was read.
+    pub(super) fn list_completed(&mut self) {
+        self.desired.is_listing = false;
+        self.broadcasts.reads_more();
     }
 
     /// Returns whether other rules would select a Node if all labels that the node claims for

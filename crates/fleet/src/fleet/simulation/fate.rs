@@ -146,6 +146,7 @@ impl World {
                 let node = self.any(NODES as usize);
                 let name = self.devices[node].name.clone();
                 let tier = self.time.random.below(2);
+                self.time.say(|| format!("the Node {name} has tier {tier}"));
                 self.model.state().write(|objects, version| {
                     if let Some(node) = objects.nodes.get_mut(&name) {
                         (node.tier, node.version) = (tier, version);

@@ -537,6 +537,61 @@ fn objects_that_a_list_lacks_are_found() {
     assert!(why.contains("keeps the object"), "{why}");
 }
 
+/// While the watch loses changes, the object of a tier is placed on a node by name, and the node
+/// leaves the tier: at each time the object is desired there. The list has the Node first, and the
+/// fleet has little time for each part of it.
+fn placement_changed_in_a_list() -> Result<(), String> {
+    let mut world = calm(|world| !world.is_shared && !world.is_external && world.part == 1)?;
+    let name = world.name(0);
+    let tier = world.model.state().db.objects.nodes[&name].tier;
+    world.place(&[]);
+    world.model.state().write(|objects, version| {
+        let thing = Thing { version, tier: Some(tier), ..Thing::clone(&objects.things[OBJECT]) };
+        objects.things.insert(OBJECT.into(), Arc::new(thing));
+    });
+    world.pass(WHILE)?;
+    assert!(world.holds(0));
+    world.place(&[0]);
+    world.model.state().write(|objects, version| {
+        let node = objects.nodes.get_mut(&name).unwrap();
+        (node.tier, node.version) = (1 - tier, version);
+    });
+    world.model.state().lose_changes(0);
+    world.with_fleet(0, |_| {});
+    world.pass(WHILE)?;
+    world.run_to_convergence()
+}
+
+#[test]
+fn incomplete_list_removes_nothing_that_is_desired() {
+    placement_changed_in_a_list().unwrap();
+}
+
+// --- reports of nodes
+
+/// A client replaces a Node while the answer to the report of its node is on its way.
+#[test]
+fn late_answer_to_a_report_says_nothing_of_a_later_node() {
+    let mut world = alone().unwrap();
+    let name = world.name(0);
+    world.hold(0, Way::Answer);
+    world.made += 1;
+    let (now, made) = (world.time.now, world.made);
+    world.devices[0].post_report(now, made);
+    world.pass(WHILE).unwrap();
+    assert!(world.held() > 0);
+    world.model.state().write(|objects, version| {
+        let node = objects.nodes.get_mut(&name).unwrap();
+        (node.born, node.version, node.is_reported) = (version, version, false);
+    });
+    world.pass(WHILE).unwrap();
+    world.release(false);
+    world.pass(WHILE).unwrap();
+    world.connect(0, 0);
+    world.pass(WHILE).unwrap();
+    assert!(world.model.state().db.objects.nodes[&name].is_reported);
+}
+
 // --- what a broker may do
 
 /// Removes the object of a node, places it again, and delivers the frame with the removal once
