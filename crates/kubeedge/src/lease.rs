@@ -211,6 +211,14 @@ impl LeaseKeeper {
         self.write_pending(outbound);
     }
 
+    /// Creates a missing Lease now that its owner is known, if a renewal waits for that.
+    pub(super) fn set_owner(&mut self, outbound: &mut Outbound, uid: &str) {
+        if let Some(renewal) = self.pending.as_mut().filter(|renewal| renewal.owner.is_none()) {
+            renewal.owner = Some(uid.to_owned());
+            self.write_pending(outbound);
+        }
+    }
+
     /// Writes the marker as soon as possible.
     pub(super) fn mark(&mut self, outbound: &mut Outbound, owner: Option<String>, marker: Marker) {
         if let Some(last) = self.last.take() {

@@ -354,6 +354,9 @@ impl Bridge {
     fn advance(&mut self) {
         if matches!(self.phase, Phase::Live) {
             self.endings.tick(&mut self.outbound);
+            if let Some(uid) = self.uploads.node_uid() {
+                self.lease.set_owner(&mut self.outbound, uid);
+            }
             let was_unmarked = self.rounds.is_unmarked();
             self.rounds.advance(&mut self.outbound, &mut self.delivery, &mut self.queries);
             if self.rounds.is_unmarked() && !was_unmarked {

@@ -99,9 +99,12 @@ impl Simulated for World {
                 Sent::Ping(_) => {}
             },
             Event::Again { connection, text } if self.link == Some(connection) => {
-                // No messages about a deleted object remain in flight.
-                let is_held = uid_in(&text).is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
-                if let Some(agent) = self.agent.as_mut().filter(|_| is_held) {
+                // No messages about a deleted object remain in flight: CloudCore queues one for each.
+                let uid = uid_in(&text);
+                let is_held = uid.as_ref().is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
+                let exists =
+                    self.cloud.cluster.all().any(|it| uid.as_deref() == it["metadata"]["uid"].as_str());
+                if let Some(agent) = self.agent.as_mut().filter(|_| is_held && exists) {
                     agent.bridge.message_received(at, text.as_bytes());
                 }
             }

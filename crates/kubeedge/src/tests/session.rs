@@ -23,6 +23,20 @@ fn a_hello_queries_the_lease_and_its_answer_welcomes() {
 }
 
 #[test]
+fn a_missing_lease_is_created_as_soon_as_its_owner_is_known() {
+    let mut rig = Rig::new(config(&[], &[]));
+    rig.cloud.lease = None;
+    rig.connect();
+    rig.pass(1);
+    assert_eq!(rig.cloud.lease, None, "without an owner it would outlive its Node");
+    let metadata = json!({"name": "edge-1", "uid": "u1", "resourceVersion": "7"});
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
+    rig.push("edgecontroller", "insert", "null/node/edge-1", &node);
+    let lease = rig.cloud.lease.clone().unwrap();
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u1");
+}
+
+#[test]
 fn messages_before_the_welcome_are_handled_after_it() {
     let mut rig = Rig::new(config(&[], &[]));
     rig.cloud.answers = false;
