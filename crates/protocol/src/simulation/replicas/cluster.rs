@@ -176,6 +176,10 @@ impl Cluster {
         let touched = self.step(&mut view, &change);
         self.view = view;
         let is_restored = matches!(change, Change::Restored(_));
+        // What a new object of the name replaces is not lost, whatever becomes of that one.
+        if let Change::Object(_, Some(object)) = &change {
+            self.lost.retain(|uid| name_of(uid) != object.name);
+        }
         self.log.push(change);
         for uid in touched {
             if is_restored {
