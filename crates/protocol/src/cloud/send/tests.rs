@@ -9,6 +9,7 @@ use crate::message::Body;
 use edgesync_object::ObjectRef;
 use std::time::Duration;
 
+mod outdated;
 mod parts;
 
 const KIB: usize = 1 << 10;
