@@ -115,6 +115,27 @@ fn no_transaction_grows_with_a_burst_of_a_node() {
     assert_eq!(cloud.confirmed(), 9);
 }
 
+/// A Confirm of the first parts would let the node forget changes of which no record exists.
+#[test]
+fn nothing_is_confirmed_before_all_parts_are_stored() {
+    let mut cloud = machine();
+    welcome(&mut cloud, hello("s"), &nothing());
+    for page in 0..2 {
+        cloud.received(Now::ZERO, report(page, invented(page), Vec::new()), &nothing());
+    }
+    let (mut left, mut confirmed) = (2 * PAGE, Vec::new());
+    while let Some(effect) = cloud.poll_effect(&nothing()) {
+        let CloudEffect::Record(batch) = effect else { continue };
+        left -= batch.put.len() as u64;
+        cloud.recorded(Now::ZERO, batch.token, true, 0, &nothing());
+        confirmed.push((left, cloud.confirmed()));
+    }
+    assert!(confirmed.len() >= 4, "in parts: {confirmed:?}");
+    let (last, parts) = confirmed.split_last().unwrap();
+    assert!(parts.iter().all(|(left, confirmed)| *left > 0 && *confirmed == 0), "{parts:?}");
+    assert_eq!(*last, (0, 2));
+}
+
 #[test]
 fn unrecorded_objects_are_not_removed() {
     let mut cloud = machine();
