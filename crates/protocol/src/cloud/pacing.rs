@@ -286,3 +286,51 @@ impl Pacer {
         self.smoothed_rtt
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+
+    /// Sends a frame with messages of so many bytes.
+    fn send(pacer: &mut Pacer, now: Now, config: &CloudConfig, bytes: usize) -> u64 {
+        let frame = pacer.next_frame();
+        pacer.on_sent(now, config, bytes);
+        pacer.hand_over();
+        frame
+    }
+
+    /// Returns a pacer that has grown on a fast path, and then lost a frame.
+    fn grown_and_timed_out(config: &CloudConfig) -> Pacer {
+        let (mut pacer, mut now) = (Pacer::new(), Now::from_secs(1));
+        for _ in 0..10 {
+            let frame = send(&mut pacer, now, config, INITIAL_WINDOW);
+            now += RTT;
+            pacer.on_ack(now, config, frame);
+        }
+        send(&mut pacer, now, config, INITIAL_WINDOW);
+        let due = pacer.deadline().unwrap();
+        assert!(pacer.has_timed_out(due, config));
+        pacer.probe();
+        pacer
+    }
+
+    #[test]
+    fn a_new_session_keeps_the_round_trip_and_nothing_else() {
+        let config = CloudConfig::defaults();
+        let mut pacer = grown_and_timed_out(&config);
+        assert!(pacer.window > INITIAL_WINDOW, "{}", pacer.window);
+        assert_eq!((pacer.timeouts(), pacer.bytes_in_flight), (1, INITIAL_WINDOW));
+        let next = pacer.next_frame();
+        pacer.end_session();
+        assert_eq!((pacer.smoothed_rtt(), pacer.next_frame()), (Some(RTT), next));
+        assert_eq!(pacer.capacity(&config), Some(INITIAL_WINDOW / 2));
+        assert_eq!((pacer.in_flight.len(), pacer.bytes_in_flight), (0, 0));
+        assert_eq!((pacer.deadline(), pacer.timeouts(), pacer.min_rtt), (None, 0, None));
+        // The timeout of the first frame has not doubled.
+        let now = Now::from_secs(60);
+        send(&mut pacer, now, &config, 0);
+        assert_eq!(pacer.deadline(), Some(now + config.resend_min));
+    }
+}
