@@ -5,7 +5,7 @@ use crate::cloud::testing::{DesiredObject, DesiredObjects, NONE_UNREAD, hello_wi
 use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, LoadRequest, Loaded, Reached, Records};
 use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
-use crate::message::Body;
+use crate::message::{Body, MessageText};
 use crate::timing::Now;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion, Scope};
 
@@ -93,9 +93,9 @@ impl Rig {
                 self.cloud.recorded(Now::ZERO, batch.token, true, 0, &self.wishes);
             }
             CloudEffect::Load { token, objects } => {
-                let body = || Body::new("{}".to_owned()).unwrap();
+                let body = |uid: &Uid| Body::new(format!(r#"{{"metadata":{{"uid":"{uid}"}}}}"#)).unwrap();
                 let load =
-                    |LoadRequest { uid, version, .. }| Loaded { uid, version, body: body(), patch: None };
+                    |LoadRequest { uid, version, .. }| Loaded { body: body(&uid), uid, version, patch: None };
                 let bodies = objects.into_iter().map(load).collect();
                 self.cloud.loaded(Now::ZERO, token, bodies, &self.wishes);
             }
@@ -124,6 +124,25 @@ impl Rig {
             _ => None,
         });
         objects.flatten().map(|message| format!("{message:?}")).collect()
+    }
+
+    /// Returns UID, version and superseded version of each object sent.
+    fn puts(&self) -> Vec<(String, String, Option<String>)> {
+        let objects = self.frames.iter().filter_map(|frame| match frame {
+            Down::Objects(ObjectsText { messages, .. }) => Some(messages),
+            _ => None,
+        });
+        let put = |message: &MessageText| {
+            let mut text = String::new();
+            message.write_to(&mut text);
+            let message: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let word = |pointer: &str| message.pointer(pointer)?.as_str().map(str::to_owned);
+            (word("/route/operation")? == "update").then(|| {
+                let uid = word("/content/metadata/uid").unwrap();
+                (uid, word("/header/resourceversion").unwrap(), word("/header/supersedes"))
+            })
+        };
+        objects.flatten().filter_map(put).collect()
     }
 
     /// Returns the incarnation in the last Welcome.
@@ -262,6 +281,25 @@ fn an_undone_version_is_replaced_by_name() {
     assert_eq!(rig.sent().len(), 0);
     rig.catch_up(0, 5);
     assert!(rig.sent()[0].contains("supersedes"), "{:?}", rig.sent());
+}
+
+#[test]
+fn an_undone_version_of_another_uid_is_replaced_by_name() {
+    let mut rig = Rig::new(&[("new", 3)]);
+    rig.wishes.0.get_mut("new").unwrap().object = Arc::new(object("old"));
+    rig.connect("1", Some("inc"), &[("old", 8)]);
+    assert_eq!(rig.sent().len(), 0);
+    rig.catch_up(0, 5);
+    assert_eq!(rig.puts(), [("new".into(), "3".into(), Some("8".into()))]);
+}
+
+#[test]
+fn an_older_version_of_another_uid_needs_no_replacement_by_name() {
+    let mut rig = Rig::new(&[("new", 3)]);
+    rig.wishes.0.get_mut("new").unwrap().object = Arc::new(object("old"));
+    rig.connect("1", Some("inc"), &[("old", 2)]);
+    rig.catch_up(0, 5);
+    assert_eq!(rig.puts(), [("new".into(), "3".into(), None)]);
 }
 
 #[test]
