@@ -237,3 +237,54 @@ impl Listing {
 fn finished<T>(read: Result<Result<T, CloudError>, JoinError>) -> Result<T, CloudError> {
     read.unwrap_or_else(|error| Err(StoreError::internal(error.to_string()).into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::change::ChangeKind;
+    use crate::tests::{Fixture, change, create, delete, fixture};
+    use serde_json::json;
+    use std::collections::BTreeSet;
+
+    /// Lists the first part of a store with two more objects than fit into it, and waits until the
+    /// second part is read. Returns the names of those two.
+    async fn with_a_part_read(store: &CloudStore) -> (Feed, [String; 2]) {
+        let mut names: BTreeSet<String> = (0..PART_ROWS + 2).map(|number| format!("a{number}")).collect();
+        for name in &names {
+            create(store, name).await;
+        }
+        let mut feed = store.follow();
+        assert!(matches!(feed.next().await, FeedItem::ListStarted));
+        let FeedItem::Listed(first) = feed.next().await else { panic!("must be the first part") };
+        assert_eq!(first.len(), PART_ROWS);
+        first.iter().for_each(|summary| assert!(names.remove(&*summary.name)));
+        let State::Listing(_, listing) = &mut feed.state else { panic!("must have a second part") };
+        let read = finished(listing.reading.pop_front().unwrap().await);
+        listing.reading.push_back(tokio::spawn(std::future::ready(read)));
+        (feed, names.into_iter().collect::<Vec<_>>().try_into().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_part_read_before_a_change_leaves_its_object_out() {
+        let Fixture { store, .. } = &fixture();
+        let (mut feed, [changed, deleted]) = with_a_part_read(store).await;
+        let version = change(store, &changed, json!({"k": "v"})).await.version;
+        delete(store, &deleted).await.unwrap();
+        let FeedItem::Change(item) = feed.next().await else { panic!("changes go first") };
+        assert_eq!((&*item.object.name, item.version), (&*changed, version));
+        let FeedItem::Change(item) = feed.next().await else { panic!("changes go first") };
+        assert_eq!((&*item.object.name, item.kind), (&*deleted, ChangeKind::Deleted));
+        let FeedItem::Listed(second) = feed.next().await else { panic!("must be the second part") };
+        assert!(second.is_empty(), "older than the changes: {second:?}");
+        assert!(matches!(feed.next().await, FeedItem::Complete));
+    }
+
+    #[tokio::test]
+    async fn a_part_without_changes_has_its_objects() {
+        let Fixture { store, .. } = &fixture();
+        let (mut feed, left) = with_a_part_read(store).await;
+        let FeedItem::Listed(second) = feed.next().await else { panic!("must be the second part") };
+        let names: BTreeSet<String> = second.iter().map(|summary| summary.name.to_string()).collect();
+        assert_eq!(names, left.into());
+    }
+}

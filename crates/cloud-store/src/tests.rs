@@ -141,19 +141,19 @@ fn object(stored: &Stored) -> Object {
     Object::parse(&stored.body).unwrap()
 }
 
-async fn create(store: &CloudStore, name: &str) -> Stored {
+pub(super) async fn create(store: &CloudStore, name: &str) -> Stored {
     store.create(&kind("cm"), config_map(name, &json!({}))).await.unwrap()
 }
 
 /// Changes the content of a ConfigMap.
-async fn change(store: &CloudStore, name: &str, data: Value) -> Stored {
+pub(super) async fn change(store: &CloudStore, name: &str, data: Value) -> Stored {
     let old = store.get(kind("cm").key("lab", name)).await.unwrap();
     let mut changed = object(&old);
     changed.fields_mut().insert("data".into(), data);
     store.update(&kind("cm"), changed, old.version).await.unwrap()
 }
 
-async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
+pub(super) async fn delete(store: &CloudStore, name: &str) -> Result<Stored, CloudError> {
     store.delete(&kind("cm"), "lab", name, None).await
 }
 
