@@ -251,6 +251,40 @@ fn foreign_files_stay_and_are_restored_on_rollback() {
     assert_eq!(bed.names("web"), ["other"]);
 }
 
+/// The file of others may even have the content of the object.
+#[test]
+fn foreign_single_file_is_restored_on_rollback_and_after_a_power_cut() {
+    let objects = [config_map(1, &json!({ "a": "ours" }))];
+    for theirs in ["theirs", "ours"] {
+        for calls in 0.. {
+            let bed = Bed::new();
+            let file = bed.base().join("web.conf");
+            fs::write(&file, theirs).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).unwrap();
+            let rule = bed.rule("{metadata.name}.conf", Write::Field("/data/a".into()));
+            let reload = ["/bin/sh", "-c", "echo no; exit 1"].map(str::to_owned).to_vec();
+            let refused = Rule { overwrite: true, reload: Reload::Run(reload), ..rule.clone() };
+            let (_, ended) = bed.pass(&refused, &objects, Some(calls));
+            let observed = fs::read_to_string(&file).unwrap();
+            assert!([theirs, "ours"].contains(&&*observed), "after {calls} calls: {observed:?}");
+            let (record, _) = bed.pass(&refused, &objects, None);
+            assert_eq!(state(&record), (State::NotInEffect, None), "after {calls} calls");
+            assert!(record.objects["u"].rolled_back && record.objects["u"].message.contains("no"));
+            assert_eq!(bed.names(""), ["web.conf"], "after {calls} calls");
+            assert_eq!(fs::read_to_string(&file).unwrap(), theirs, "after {calls} calls");
+            let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o604, "after {calls} calls");
+            if !ended {
+                assert!(calls > 5, "{calls}");
+                let (record, _) = bed.pass(&Rule { overwrite: true, ..rule }, &objects, None);
+                assert_eq!(state(&record), (State::InEffect, Some("1")));
+                assert_eq!(fs::read_to_string(&file).unwrap(), "ours");
+                break;
+            }
+        }
+    }
+}
+
 #[test]
 fn foreign_changes_stay_when_the_object_is_deleted() {
     let bed = Bed::new();
