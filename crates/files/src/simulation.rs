@@ -61,6 +61,12 @@ struct World {
     reloads: u64,
     /// Whether a reboot has emptied the memory, and no pass was complete since.
     emptied: bool,
+    /// Whether records cannot be written.
+    refuses_records: bool,
+    /// The path whose files cannot be copied.
+    refused_copy: Option<String>,
+    /// Number of the last status.
+    seq: u64,
 }
 
 /// Whether changes may take effect: as the device judges, and as the test knows.
@@ -105,7 +111,7 @@ impl Model<'_> {
     }
 
     fn check_space(&self) -> Result<(), Failure> {
-        if self.full { Err(Failure::new("no space left on device")) } else { Ok(()) }
+        if self.full { Err(no_space()) } else { Ok(()) }
     }
 
     fn path_state(&mut self, change: &Change) -> &mut PathState {
@@ -137,6 +143,10 @@ impl Model<'_> {
 }
 
 const KEY: (u64, u64) = (3, 4);
+
+fn no_space() -> Failure {
+    Failure::new("no space left on device")
+}
 
 impl Effects for Model<'_> {
     fn inspect(
@@ -256,6 +266,9 @@ impl Effects for Model<'_> {
     fn commit(&mut self, record: &Record) -> Result<(), Failure> {
         self.step()?;
         self.check_space()?;
+        if self.world.refuses_records {
+            return Err(no_space());
+        }
         self.world.record = serde_json::to_string(record).unwrap();
         Ok(())
     }
@@ -285,6 +298,9 @@ impl Effects for Model<'_> {
     fn keep(&mut self, held: &Held, files: Option<&Files>, _: bool) -> Result<(), Failure> {
         self.step()?;
         self.check_space()?;
+        if self.world.refused_copy == Some(held.place.path()) {
+            return Err(no_space());
+        }
         let live = self.world.paths.get(&held.place.path()).and_then(|state| state.live.clone());
         let (stamp, live) = live.ok_or_else(|| Failure::new("nothing to keep"))?;
         assert_eq!(stamp, held.stamp);
@@ -370,6 +386,7 @@ impl World {
             let object = objects.iter().find(|object| object.listed() == listed[number]);
             object.map(Object::body)
         });
+        self.seq = seq;
         let number = list::number(&listed);
         // Without power the agent gets no answer, and its knowledge stays.
         if left.get() != Some(0) && list::number(&list::last(&record)) == number {

@@ -1,6 +1,8 @@
 //! Changes that fail: when they are tried again, and which versions count as in effect.
 
 use super::*;
+use crate::calendar::Window;
+use jiff::tz::TimeZone;
 
 fn object(version: u64, content: &[u8]) -> Object {
     Object { name: "o0".to_owned(), version, content: content.to_vec() }
@@ -45,4 +47,31 @@ fn deleted_object_with_lost_files_is_not_in_effect() {
     assert!(record.places.contains_key("/b/o0"), "the removal has failed");
     let status = &record.objects["uid-o0"];
     assert_eq!((status.state, status.version.as_deref()), (State::Gone, None));
+}
+
+/// The agent stores the number of the last status with each report, and would store another one
+/// after each attempt.
+#[test]
+fn failed_commit_takes_no_number() {
+    let windows = vec![Window::parse("00:00-24:00", TimeZone::UTC).unwrap()];
+    for apply in [Vec::new(), windows] {
+        let rule = Rule { apply, ..rule_of(Write::Keys, false, false) };
+        let objects = |version, content| {
+            ["o0", "o1"].map(|name| Object { name: name.to_owned(), ..object(version, content) })
+        };
+        let mut world = World::default();
+        world.pass(&rule, &objects(1, b"good"), &Faults::default(), 1);
+        assert_eq!(world.seq, 2);
+        match rule.may_wait() {
+            true => world.refused_copy = Some("/b/o1".to_owned()),
+            false => world.refuses_records = true,
+        }
+        for attempt in 2..4 {
+            let force = Faults { force: true, ..Faults::default() };
+            let record = world.pass(&rule, &objects(2, b"better"), &force, attempt);
+            assert_eq!(record.counts(), [0, 2, 0]);
+            let numbers = ["uid-o0", "uid-o1"].map(|uid| record.objects[uid].seq);
+            assert_eq!((numbers, world.seq), ([3, 4], 4), "attempt {attempt}");
+        }
+    }
 }
