@@ -389,6 +389,9 @@ fn token(header: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+mod key_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use edgesync_object::kinds;
