@@ -556,4 +556,23 @@ mod tests {
         assert_eq!(names(EnrollmentRole::Whole, "gw-1"), ["127.0.0.1", "gw-1"]);
         assert_eq!(names(EnrollmentRole::Signer, "edgesync-signer-5d9"), [""; 0], "the name of one Pod");
     }
+
+    #[test]
+    fn a_host_name_left_out_of_the_certificate_is_logged_once() {
+        let logged = |host: &str| {
+            let log = tempfile::NamedTempFile::new().unwrap();
+            let writer = Arc::new(log.reopen().unwrap());
+            let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+            tracing::subscriber::with_default(subscriber, || {
+                enrollment_options(&Config::default(), EnrollmentRole::Whole, host);
+            });
+            std::fs::read_to_string(log.path()).unwrap()
+        };
+        let lines = logged("my_machine");
+        assert_eq!(lines.lines().count(), 1, "{lines}");
+        for words in [" WARN ", "host name left out of the server certificate, ", "enrollment.names"] {
+            assert!(lines.contains(words), "{lines}");
+        }
+        assert_eq!(logged("gw-1"), "");
+    }
 }
