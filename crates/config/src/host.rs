@@ -78,13 +78,23 @@ pub(super) fn is_local(host: &str) -> bool {
 /// Returns the host name in lower case, as node names require; empty if the system has none.
 #[must_use]
 pub fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_lowercase()
+    lower_case(&std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default())
+}
+
+fn lower_case(line: &str) -> String {
+    line.trim().to_lowercase()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_names_are_in_lower_case() {
+        for (line, name) in [("Gateway-7\n", "gateway-7"), ("DESKTOP.Lab\n", "desktop.lab"), ("\n", "")] {
+            assert_eq!(lower_case(line), name);
+        }
+    }
 
     #[test]
     fn join_services_are_parsed_with_and_without_port() {
