@@ -339,8 +339,8 @@ pub(super) fn has_base(conn: &Connection) -> Result<bool, StoreError> {
 
 /// Chooses the base of a new epoch: all its versions are above `floor`, and, with a correct clock,
 /// above those of other files.
-pub(super) fn choose_base(conn: &Connection, floor: u64) -> Result<u64, StoreError> {
-    let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
+pub(super) fn choose_base(conn: &Connection, floor: u64, now: jiff::Timestamp) -> Result<u64, StoreError> {
+    let now = u64::try_from(now.as_microsecond()).unwrap_or(0);
     let base = now.max(floor);
     set_number(conn, BASE_KEY, base)?;
     Ok(base)
@@ -370,6 +370,8 @@ fn decode_totals(epoch: Epoch, revision: u64, bytes: &[u8]) -> Option<Totals> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::new_file::KIND;
+    use jiff::Timestamp;
 
     #[test]
     fn sealed_totals_are_valid_for_their_epoch_and_revision_only() {
@@ -384,6 +386,17 @@ mod tests {
             assert_eq!(decode_totals(Epoch(1), 7, &flipped), None, "bit {bit}");
         }
         assert_eq!(decode_totals(Epoch(1), 7, &bytes[..31]), None);
+    }
+
+    #[test]
+    fn a_base_is_not_below_its_floor_with_a_clock_behind() {
+        let conn = Connection::open_in_memory().unwrap();
+        KIND.migrations.iter().for_each(|migration| conn.execute_batch(migration.sql).unwrap());
+        let at = |micros| Timestamp::from_microsecond(micros).unwrap();
+        for (now, chosen) in [(4_000, 5_000), (5_000, 5_000), (6_000, 6_000), (-1, 5_000)] {
+            assert_eq!(choose_base(&conn, 5_000, at(now)).unwrap(), chosen, "at {now}");
+            assert_eq!(base(&conn).unwrap(), chosen);
+        }
     }
 
     #[test]

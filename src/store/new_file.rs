@@ -38,7 +38,8 @@ pub(super) struct Floor {
 
 /// Writes the metadata of a new file; its rows, if any, exist already.
 pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> {
-    journal::set_meta(conn, "created", &jiff::Timestamp::now().to_string())?;
+    let now = jiff::Timestamp::now();
+    journal::set_meta(conn, "created", &now.to_string())?;
     if let Some(incarnation) = &floor.incarnation {
         journal::set_meta(conn, "incarnation", incarnation)?;
     }
@@ -46,7 +47,7 @@ pub(super) fn start(conn: &Connection, floor: &Floor) -> Result<(), StoreError> 
         seals::record_kinds(conn, sealed)?;
     }
     renew(conn, floor.revision)?;
-    journal::choose_base(conn, floor.versions.objects)?;
+    journal::choose_base(conn, floor.versions.objects, now)?;
     Outbox::start(conn, floor.numbering.as_ref())?;
     Local::start(conn, floor.versions.local)
 }

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use tokio::sync::watch;
@@ -284,7 +285,7 @@ impl State {
             _ if sealed > 0 => format!("damaged rows; {}", seals::cause_of_loss(sealed)),
             _ => "damaged rows".to_owned(),
         };
-        self.stored.renew(conn)?;
+        self.stored.renew(conn, Timestamp::now())?;
         self.recorder.forget();
         self.pending = Some((cause, Salvaged { kept: count, lost, set_aside: None }));
         Ok((lost, true))
@@ -336,7 +337,7 @@ impl State {
 
     /// Drops expired Events, if the check is due.
     fn expire_if_due(&mut self, conn: &Connection) -> Result<(), StoreError> {
-        let now = jiff::Timestamp::now().as_second();
+        let now = Timestamp::now().as_second();
         if self.expired_at.elapsed() < EXPIRE_INTERVAL || self.stale || !self.stored.local.has_expired(now) {
             return Ok(());
         }
@@ -579,9 +580,9 @@ impl Stored {
     }
 
     /// Gives the file a new epoch, after a loss.
-    fn renew(&mut self, conn: &Connection) -> Result<(), StoreError> {
+    fn renew(&mut self, conn: &Connection, now: Timestamp) -> Result<(), StoreError> {
         (self.totals, self.written) = new_file::renew(conn, self.totals.revision)?;
-        self.base = journal::choose_base(conn, self.base.saturating_add(self.totals.revision))?;
+        self.base = journal::choose_base(conn, self.base.saturating_add(self.totals.revision), now)?;
         Ok(())
     }
 }
@@ -603,7 +604,7 @@ fn open_sound(
     tx.commit()?;
     if !journal::has_base(&conn)? {
         // Damage to this one row costs a jump of the versions, and no object.
-        journal::choose_base(&conn, 0)?;
+        journal::choose_base(&conn, 0, Timestamp::now())?;
     }
     Local::prepare(&conn)?;
     let (outbox, settled) = Outbox::open(&conn)?;
@@ -642,4 +643,27 @@ fn describe(error: &StoreError) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that watches compares versions: after a repair, none may come again.
+    #[test]
+    fn versions_grow_over_a_repair_with_a_clock_behind() {
+        let conn = Connection::open_in_memory().unwrap();
+        KIND.migrations.iter().for_each(|migration| conn.execute_batch(migration.sql).unwrap());
+        Local::prepare(&conn).unwrap();
+        let versions = Versions { objects: 1 << 60, local: 0 };
+        new_file::start(&conn, &Floor { revision: 20, versions, ..Floor::default() }).unwrap();
+        let mut stored = Stored::load(&conn, &Recent::default()).unwrap();
+        assert!(stored.versions().objects > versions.objects, "the clock is behind them");
+        for _ in 0..3 {
+            let before = stored.versions().objects;
+            stored.renew(&conn, Timestamp::UNIX_EPOCH).unwrap();
+            assert!(stored.versions().objects > before);
+        }
+        assert_eq!(Stored::load(&conn, &Recent::default()).unwrap().versions(), stored.versions());
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use jiff::Timestamp;
 use rusqlite::Connection;
 
 use super::{Stored, open_file, open_sound};
@@ -46,7 +47,7 @@ pub(super) fn open_sealed(
         for id in &lost {
             tx.execute("DELETE FROM objects WHERE id = ?1", [id])?;
         }
-        stored.renew(&tx)?;
+        stored.renew(&tx, Timestamp::now())?;
         tx.commit()?;
     }
     if sealed && let Err(error) = seals::record_settled(&conn, seals) {
