@@ -80,6 +80,27 @@ async fn deletes_remove_only_the_uid_they_name() {
 }
 
 #[tokio::test]
+async fn older_version_of_another_uid_must_supersede_the_held_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("edge.db"));
+    let other = |superseded: Option<u64>| {
+        let supersedes = superseded.map(ResourceVersion::from);
+        vec![Change::Put(Put { uid: uid(99), supersedes, ..put_sized(1, 3, 300) })]
+    };
+    store.apply(vec![put(1, 8)]).await.unwrap();
+    for superseded in [None, Some(7), Some(9)] {
+        let stale = store.apply(other(superseded)).await.unwrap();
+        assert_eq!(stale.applied.rejected[0].reason, RejectReason::Stale, "{superseded:?}");
+        assert_eq!((stale.totals.revision, stale.applied.observed.len()), (1, 0));
+    }
+    let commit = store.apply(other(Some(8))).await.unwrap();
+    let seen: Vec<_> = commit.applied.observed.iter().map(|seen| (&seen.uid, seen.version.clone())).collect();
+    assert_eq!(seen, [(&uid(1), None), (&uid(99), Some(3.into()))]);
+    assert!(commit.applied.rejected.is_empty());
+    assert_eq!(assert_consistent(&store).await, BTreeMap::from([(uid(99).to_string(), "3".to_owned())]));
+}
+
+#[tokio::test]
 async fn object_is_the_same_in_every_version_of_its_group() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("edge.db"));
