@@ -228,6 +228,42 @@ async fn failing_disk_fails_only_the_change() {
     assert_eq!(assert_consistent(&open(&path)).await.len(), 75);
 }
 
+/// Updates in place are kept in memory until the journal is written. A change that counted twice
+/// would also fail that write.
+#[tokio::test]
+async fn changes_of_a_failed_commit_are_forgotten() {
+    let disk = register("rolled-back");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("edge.db");
+    let store = EdgeStore::open(&path, options("rolled-back")).unwrap();
+    store.apply(batch(0..10, 1)).await.unwrap();
+    store.apply(batch([0], 2)).await.unwrap();
+    for (version, failed, then) in
+        [(3, [1, 2, 3], [4, 5, 6]), (4, [1, 2, 3], [3, 2, 1]), (5, [1, 2, 3], [1, 2, 3])]
+    {
+        disk.fail_with(Some(ffi::SQLITE_FULL));
+        store.apply(batch(failed, version)).await.unwrap_err();
+        disk.fail_with(None);
+        store.apply(batch(then, version)).await.unwrap();
+        assert_changes_equal_a_fresh_read(&store, &path).await;
+    }
+    // A removal is written to the journal, with all that only the rows record.
+    store.apply(vec![delete(9)]).await.unwrap();
+    assert_changes_equal_a_fresh_read(&store, &path).await;
+}
+
+/// Compares the changes with those of a store that has never seen a failure.
+async fn assert_changes_equal_a_fresh_read(store: &EdgeStore, path: &Path) {
+    let changes = store.changes(0, 100).await.unwrap().entries;
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("edge.db");
+    copy_database(path, &copy);
+    let fresh = open(&copy);
+    assert_eq!(changes, fresh.changes(0, 100).await.unwrap().entries);
+    assert_eq!(changes.len(), 10, "each object once, held or removed");
+    fresh.close().await;
+}
+
 const NOW: Now = Duration::from_secs(1);
 
 /// Returns the effects that the machine demands once its frames have left.
