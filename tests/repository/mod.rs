@@ -32,4 +32,5 @@ mod protocol_examples;
 mod releases;
 mod sources;
 mod strings;
+mod units;
 mod unused;
