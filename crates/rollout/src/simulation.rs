@@ -4,14 +4,15 @@
 //! assignment; at the end each roll-out has ended, or its status says why not.
 //!
 //! `EDGESYNC_TEST_SEED=<n> cargo test -p edgesync-rollout simulation::one_seed -- --nocapture`
-//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` sets how many seeds are tried,
-//! `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers it.
+//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` or `<first>..<end>` sets the seeds that are
+//! tried, `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers their number.
 
 mod leader;
 mod oracle;
 mod world;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::fault::{Fault, plant};
 use world::World;
@@ -24,6 +25,16 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+/// Returns the seeds to try: those in `EDGESYNC_TEST_SEEDS`, or so many.
+fn seeds(count: u64) -> Range<u64> {
+    let given = || {
+        let text = std::env::var("EDGESYNC_TEST_SEEDS").ok()?;
+        let (first, end) = text.split_once("..").unwrap_or(("0", &text));
+        Some(first.parse().ok()?..end.parse().ok()?)
+    };
+    given().unwrap_or(0..count)
+}
+
 fn run(seed: u64, trace: bool) -> Result<String, String> {
     let mut world = World::new(seed, trace);
     world.disturb()?;
@@ -34,11 +45,11 @@ fn run(seed: u64, trace: bool) -> Result<String, String> {
 type Ends = BTreeMap<String, u64>;
 
 /// Runs seeds until one fails.
-fn first_failure(count: u64, planted: Option<Fault>) -> Result<Ends, (u64, String)> {
+fn first_failure(seeds: Range<u64>, planted: Option<Fault>) -> Result<Ends, (u64, String)> {
     plant(planted);
     let mut ends = Ends::new();
     let mut failure = None;
-    for seed in 0..count {
+    for seed in seeds {
         match run(seed, false) {
             Ok(end) => *ends.entry(end).or_default() += 1,
             Err(why) => {
@@ -54,9 +65,12 @@ fn first_failure(count: u64, planted: Option<Fault>) -> Result<Ends, (u64, Strin
 /// The seeds also reach each kind of end, so that none of the rules is untested.
 #[test]
 fn roll_outs_keep_their_rules_under_every_seed() {
-    let count = number("EDGESYNC_TEST_SEEDS").unwrap_or(SEEDS);
-    let count = number("EDGESYNC_TEST_MAX_SEEDS").map_or(count, |most| count.min(most));
-    let ends = first_failure(count, None).unwrap_or_else(|(seed, why)| {
+    let mut seeds = seeds(SEEDS);
+    if let Some(most) = number("EDGESYNC_TEST_MAX_SEEDS") {
+        seeds.end = seeds.end.min(seeds.start + most);
+    }
+    let count = seeds.end.saturating_sub(seeds.start);
+    let ends = first_failure(seeds, None).unwrap_or_else(|(seed, why)| {
         panic!(
             "seed {seed}: {why}\nreproduce: EDGESYNC_TEST_SEED={seed} cargo test -p edgesync-rollout --lib \
              simulation::one_seed -- --nocapture"
@@ -80,8 +94,7 @@ fn one_seed() {
 /// Each planted bug is found, by some seed. Two threads search.
 #[test]
 fn planted_bugs_are_found() {
-    let count = number("EDGESYNC_TEST_SEEDS").unwrap_or(SEARCH);
-    let is_missed = |fault: &Fault| match first_failure(count, Some(*fault)) {
+    let is_missed = |fault: &Fault| match first_failure(seeds(SEARCH), Some(*fault)) {
         Ok(_) => true,
         Err((seed, why)) => {
             println!("{fault:?} found by seed {seed}: {why}");

@@ -36,8 +36,8 @@ fn given() -> Option<Range<u64>> {
 }
 
 impl Seeds {
-    /// Returns the seeds to run. The search for a planted fault ends with the first seed that fails,
-    /// and few seeds would miss rare faults, so only runs without one are shortened.
+    /// Returns the seeds to run. The search for a planted fault ends with the first seed that
+    /// fails, and few seeds would miss rare faults, so only runs without one are shortened.
     fn range(&self, planted: Option<Fault>) -> Range<u64> {
         let all = given().unwrap_or(0..self.count);
         let most = number("EDGESYNC_TEST_MAX_SEEDS").filter(|_| planted.is_none());
