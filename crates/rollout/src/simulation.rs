@@ -4,8 +4,8 @@
 //! assignment; at the end each roll-out has ended, or its status says why not.
 //!
 //! `EDGESYNC_TEST_SEED=<n> cargo test -p edgesync-rollout simulation::one_seed -- --nocapture`
-//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` or `<first>..<end>` sets the seeds that are
-//! tried, `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers their number.
+//! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` or `<first>..<end>` sets the seeds that
+//! are tried, `EDGESYNC_TEST_MAX_SEEDS=<n>` lowers their number.
 
 mod leader;
 mod oracle;

@@ -237,7 +237,7 @@ impl World {
             }
             (true, false) => {
                 let mut state = self.model.state();
-                state.created.insert(name.clone());
+                state.db.created.insert(name.clone());
                 state.register(&name, false);
             }
         }
@@ -272,7 +272,7 @@ impl World {
     }
 
     pub(super) fn admit(&mut self, name: NodeName) {
-        self.model.state().admissible.insert(name.clone());
+        self.model.state().db.admissible.insert(name.clone());
         self.administer(AdminRequest::Admit(name, oneshot::channel().0));
     }
 

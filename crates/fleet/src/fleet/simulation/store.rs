@@ -43,6 +43,10 @@ pub(super) struct Database {
     pub(super) issued: Issued,
     pub(super) rows: BTreeMap<NodeName, Rows>,
     pub(super) rollouts: Rollouts,
+    /// Removed nodes that an operator lets return.
+    pub(super) admissible: BTreeSet<NodeName>,
+    /// Removed nodes for which a client has created a Node that no removal has deleted.
+    pub(super) created: BTreeSet<NodeName>,
 }
 
 /// The watch of one replica.
@@ -96,10 +100,6 @@ pub(super) struct State {
     pub(super) refused: HashSet<(NodeName, String, Lane, u64)>,
     /// The removals recorded so far, over all lives: a time for each.
     removals: i64,
-    /// Removed nodes that an operator lets return.
-    pub(super) admissible: BTreeSet<NodeName>,
-    /// Removed nodes for which a client has created a Node that no removal has deleted.
-    pub(super) created: BTreeSet<NodeName>,
     /// Nodes whose removal an operator has requested, until it is complete.
     pub(super) removable: BTreeSet<NodeName>,
     /// The births of the last Nodes that clients have deleted.
@@ -138,6 +138,8 @@ impl Database {
             issued: Issued::default(),
             rows: BTreeMap::new(),
             rollouts: Rollouts::default(),
+            admissible: BTreeSet::new(),
+            created: BTreeSet::new(),
         }
     }
 }
@@ -157,8 +159,6 @@ impl State {
             ever: HashSet::new(),
             refused: HashSet::new(),
             removals: 0,
-            admissible: BTreeSet::new(),
-            created: BTreeSet::new(),
             removable: BTreeSet::new(),
             deleted: BTreeMap::new(),
             renewals: 0,
@@ -364,8 +364,8 @@ impl State {
     pub(super) fn remove(&mut self, node: &NodeName, born: Option<u64>) {
         let is_new = !self.db.objects.removed.contains_key(node);
         if is_new {
-            self.admissible.remove(node);
-            self.created.remove(node);
+            self.db.admissible.remove(node);
+            self.db.created.remove(node);
             self.removals += 1;
         }
         let removal = Timestamp::from_second(self.removals).unwrap();
@@ -394,7 +394,7 @@ impl State {
         if removal != Some(recorded) && !planted(Fault::AnyRemovalUndone) {
             return Admission::RemovedAgain;
         }
-        let is_permitted = self.admissible.contains(node) || self.created.contains(node);
+        let is_permitted = self.db.admissible.contains(node) || self.db.created.contains(node);
         if !is_permitted && self.judges_removals() {
             self.violation = Some(format!("removal: {node} returns by itself"));
         }
@@ -437,8 +437,8 @@ impl State {
             self.removable.remove(node);
         }
         // Another replica may have seen the Node, and readmit the node for it.
-        if self.created.remove(node) && self.is_shared {
-            self.admissible.insert(node.clone());
+        if self.db.created.remove(node) && self.is_shared {
+            self.db.admissible.insert(node.clone());
         }
         self.db.rows.remove(node);
         self.write(|objects, _| {
