@@ -52,13 +52,15 @@ impl World {
 
     fn may_acknowledge(&self, pushed: &PushedMessage) -> bool {
         let held = self.disk.db.version(&pushed.uid);
+        let was_held = self.disk.removed.contains(pushed.uid.as_str());
         if pushed.operation == "delete" {
-            return pushed.uid.is_empty() || held.is_none();
+            // A page of a list that is older than the deletion may bring the object back until the
+            // round ends.
+            return pushed.uid.is_empty() || held.is_none() || was_held;
         }
         let version = ResourceVersion::from(pushed.version.as_str());
         let is_held = held.is_some_and(|held| !held.is_older_than(&version));
         // Newer and removed since, or a newer object has its name.
-        let was_held = self.disk.removed.contains(pushed.uid.as_str());
         let is_config = matches!(pushed.kind.as_str(), "configmap" | "secret");
         is_held
             || was_held
