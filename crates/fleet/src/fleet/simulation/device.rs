@@ -60,6 +60,9 @@ pub(super) struct Device {
     /// of each held object.
     floor: usize,
     floors: BTreeMap<Uid, usize>,
+    /// The version of which the node held a part at the Hello: a begun transfer ends before that of
+    /// a newer version.
+    begun: Option<(Uid, ResourceVersion)>,
     /// Versions that the session has delivered, and the number of objects.
     delivered: HashSet<(Uid, ResourceVersion)>,
     pub(super) puts: usize,
@@ -100,6 +103,7 @@ impl Device {
             cloud: None,
             floor: 0,
             floors: BTreeMap::new(),
+            begun: None,
             delivered: HashSet::new(),
             puts: 0,
             removed: HashMap::new(),
@@ -235,7 +239,11 @@ impl World {
             let Some(frame) = machine.poll_frame(now) else { return };
             machine.link_progress(now, 0, 0);
             match &frame {
-                Up::Hello(_) => self.session_begins(n, link.replica),
+                Up::Hello(hello) => {
+                    self.session_begins(n, link.replica);
+                    let begun = hello.partial.as_ref();
+                    self.devices[n].begun = begun.map(|it| (it.uid.clone(), it.resource_version.clone()));
+                }
                 Up::Upload(Upload { lane: Lane::Bulk, items, .. })
                     if device.is_metered && !items.is_empty() =>
                 {
@@ -368,6 +376,7 @@ impl World {
             node: &device.name,
             floor: device.floor,
             floors: &device.floors,
+            begun: device.begun.as_ref(),
             repeated: &device.repeated,
             gone: RefCell::default(),
             vanished: Cell::new(device.vanished),

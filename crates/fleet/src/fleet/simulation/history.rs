@@ -189,6 +189,8 @@ pub(super) struct Judge<'a> {
     pub(super) floor: usize,
     /// The same for each held object, as of its arrival.
     pub(super) floors: &'a BTreeMap<Uid, usize>,
+    /// The version of which the node held a part at the Hello.
+    pub(super) begun: Option<&'a (Uid, ResourceVersion)>,
     /// Objects whose removal an older frame of the session repeats.
     pub(super) repeated: &'a HashSet<Uid>,
     /// The removed objects, each with the state that the fleet has known by then.
@@ -214,7 +216,9 @@ impl Truth for Judge<'_> {
             return self.history.existed(0, uid, version);
         }
         let was_placed = self.history.placed_since(self.floor, self.node, uid).is_some();
-        was_placed && self.history.existed(self.floor, uid, version)
+        let is_begun = self.begun.is_some_and(|begun| begun.0 == *uid && begun.1 == *version);
+        let from = if is_begun { 0 } else { self.floor };
+        was_placed && self.history.existed(from, uid, version)
     }
 
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
