@@ -99,7 +99,8 @@ impl Simulated for World {
                 Sent::Ping(_) => {}
             },
             Event::Again { connection, text } if self.link == Some(connection) => {
-                // No messages about a deleted object remain in flight: CloudCore queues one for each.
+                // No messages about a deleted object remain in flight: CloudCore queues one for
+                // each object.
                 let uid = uid_in(&text);
                 let is_held = uid.as_ref().is_some_and(|uid| self.disk.db.held().contains_key(uid.as_str()));
                 let exists =
