@@ -447,3 +447,20 @@ pub(crate) fn tail(text: &str) -> String {
     }
     text.get(from..).unwrap_or_default().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pass writes the record only if something has changed.
+    #[test]
+    fn versions_are_withheld_once() {
+        let (mut record, mut seq) = (Record::default(), 0);
+        let status = Status { state: State::InEffect, version: Some("1".to_owned()), ..Status::default() };
+        record.set("u", status, &mut seq, 1);
+        assert!(record.withhold(&mut seq, 2));
+        let status = &record.objects["u"];
+        assert_eq!((status.state, status.version.as_deref()), (State::NotInEffect, None));
+        assert!(!record.withhold(&mut seq, 3));
+    }
+}

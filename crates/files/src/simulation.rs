@@ -717,6 +717,23 @@ fn directories_count_as_files() {
 }
 
 #[test]
+fn bytes_of_replaced_and_removed_files_do_not_count_against_the_limit() {
+    // Each object has two files of four bytes.
+    let rule = Rule { max_size: 16, ..rule_of(Write::Keys, false, false) };
+    let object = |name: &str, version| Object { name: name.into(), version, content: b"good".to_vec() };
+    let mut world = World::default();
+    let objects = [object("a", 1), object("b", 1), object("c", 1)];
+    let record = world.pass(&rule, &objects, &Faults::default(), 1);
+    assert_eq!((record.counts(), record.objects["uid-c"].state), ([2, 1, 0], State::NotInEffect));
+    let retry = Faults { force: true, ..Faults::default() };
+    let mut objects = vec![object("a", 2), object("c", 1)];
+    assert_eq!(world.pass(&rule, &objects, &retry, 2).counts(), [2, 0, 0]);
+    objects.push(object("d", 1));
+    let record = world.pass(&rule, &objects, &retry, 3);
+    assert_eq!((record.counts(), record.objects["uid-d"].state), ([2, 1, 0], State::NotInEffect));
+}
+
+#[test]
 fn files_stay_until_a_lost_database_is_filled() {
     let rule = rule_of(Write::Keys, false, true);
     let objects = [Object { name: "a".into(), version: 1, content: b"good".to_vec() }];

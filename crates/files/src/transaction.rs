@@ -172,7 +172,7 @@ impl Transaction {
         self.step = match (step, result) {
             (Step::Intend, Ok(())) => Some(Step::Stage(0)),
             (Step::Intend, Err(failure)) => {
-                self.failed(failure, false);
+                self.failed(failure);
                 None
             }
             (Step::Stage(at), Ok(())) if at + 1 < self.count => Some(Step::Stage(at + 1)),
@@ -181,12 +181,12 @@ impl Transaction {
             (Step::Stage(_) | Step::Check, Ok(())) => Some(Step::Swap(0)),
             (Step::Stage(_), Err(failure)) => {
                 self.ended.divisible = true;
-                self.failed(failure, true);
+                self.failed(failure);
                 self.reload_old()
             }
             (Step::Check, Err(failure)) => {
                 self.ended.divisible = !failure.slow;
-                self.failed(failure, true);
+                self.failed(failure);
                 self.reload_old()
             }
             (Step::Swap(at), Ok(())) if at + 1 < self.count => Some(Step::Swap(at + 1)),
@@ -194,7 +194,7 @@ impl Transaction {
             (Step::Swap(_), Ok(())) => Some(Step::Commit),
             (Step::Swap(at), Err(failure)) => {
                 self.ended.divisible = true;
-                self.failed(failure, true);
+                self.failed(failure);
                 self.roll_back(at + 1)
             }
             (Step::Reload, Ok(())) => {
@@ -203,7 +203,7 @@ impl Transaction {
             }
             (Step::Reload, Err(failure)) => {
                 self.ended.divisible = !failure.slow;
-                self.failed(failure, false);
+                self.failed(failure);
                 self.owes_reload = true;
                 self.ended.owes_reload = true;
                 self.ended.rolled_back = self.count > 0;
@@ -227,7 +227,7 @@ impl Transaction {
             (Step::Commit, Ok(())) if self.count == 0 => None,
             (Step::Commit, Ok(())) => self.discard(0),
             (Step::Commit, Err(failure)) => {
-                self.failed(failure, false);
+                self.failed(failure);
                 self.owes_reload |= self.has_reload;
                 self.ended.owes_reload = self.owes_reload;
                 self.ended.rolled_back = self.count > 0;
@@ -247,9 +247,8 @@ impl Transaction {
         };
     }
 
-    fn failed(&mut self, failure: Failure, unless_owed: bool) {
+    fn failed(&mut self, failure: Failure) {
         self.ended.failure.get_or_insert(failure);
-        self.ended.owes_reload |= unless_owed && self.owes_reload;
     }
 
     /// Rolls back swapped changes, the last one first.
@@ -387,6 +386,16 @@ mod tests {
         assert_eq!(steps(Transaction::new(0, true, true, false), &[]).0, []);
         let (found, _) = steps(Transaction::new(1, true, true, true), &[Step::Check]);
         assert!(found.contains(&Step::ReloadOld), "{found:?}");
+    }
+
+    #[test]
+    fn reload_stays_owed_until_the_program_has_read_its_files() {
+        let transaction = Transaction::new(1, true, true, true);
+        assert!(steps(transaction.clone(), &[Step::Intend]).1.owes_reload);
+        for step in [Step::Stage(0), Step::Check, Step::Swap(0)] {
+            assert!(!steps(transaction.clone(), &[step]).1.owes_reload, "{step:?}");
+            assert!(steps(transaction.clone(), &[step, Step::ReloadOld]).1.owes_reload, "{step:?}");
+        }
     }
 
     proptest! {

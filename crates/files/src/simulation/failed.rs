@@ -75,3 +75,14 @@ fn failed_commit_takes_no_number() {
         }
     }
 }
+
+#[test]
+fn deleted_object_is_no_longer_rolled_back() {
+    let rule = rule_of(Write::Keys, false, true);
+    let mut world = World::default();
+    let record = world.pass(&rule, &[object(1, REJECTED)], &Faults::default(), 1);
+    assert!(record.objects["uid-o0"].rolled_back);
+    let record = world.pass(&rule, &[], &Faults::default(), 2);
+    let status = &record.objects["uid-o0"];
+    assert_eq!((status.state, status.rolled_back), (State::Gone, false));
+}

@@ -3,6 +3,8 @@
 use super::*;
 use crate::WaitReason;
 use crate::calendar::Window;
+use crate::pass::keep_all;
+use crate::testing::EmptyDevice;
 use jiff::tz::TimeZone;
 
 /// A rule that gathers objects in one directory, and lets them override windows.
@@ -140,4 +142,10 @@ fn another_explanation_of_the_same_wait_writes_nothing() {
     let (record, _) = pass(&mut world, &rule, &[object("a", 1, false)], Some("it is 12:00"));
     assert_eq!(record.objects["uid-a"].message, "it is 12:00");
     assert_eq!(world.record, written);
+}
+
+#[test]
+fn kept_files_are_not_copied_again() {
+    let (mut record, _) = pass(&mut World::default(), &rule(), &[object("a", 1, false)], None);
+    assert_eq!(keep_all(&mut EmptyDevice(|_, _| {}), &mut record), Ok(false), "the pass has kept them");
 }
