@@ -89,7 +89,8 @@ async fn put_member(
     Ok(store.put_document(member, effect).await?.is_some())
 }
 
-/// Records all notifications of an observer: the changes, and the newest version after each commit.
+/// Records all notifications of an observer: the changes since it began, and the newest version
+/// after each commit.
 #[derive(Default)]
 pub(super) struct ObservedCommits(std::sync::Mutex<(Vec<(ChangeKind, String)>, u64)>);
 
@@ -105,7 +106,7 @@ impl ObservedCommits {
 
 impl CommitListener for ObservedCommits {
     fn begin(&self, version: u64) {
-        self.0.lock().unwrap().1 = version;
+        *self.0.lock().unwrap() = (Vec::new(), version);
     }
 
     fn attend(&self, _: u64) {}
@@ -432,6 +433,36 @@ async fn state_before_a_change_counts_towards_the_history() {
     // Each change has about 1,200 bytes of an object twice.
     assert!(matches!(history(store, versions[18]).await, Err(CloudError::Expired { .. })));
     assert_eq!(history(store, versions[30]).await.unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn history_of_objects_outlives_mass_writes_of_the_fleet() {
+    let few = HistoryBound { changes: 4, bytes: 1 << 20 };
+    let history = HistoryLimits { fleet: few, ..HistoryLimits::default() };
+    let Fixture { store, .. } = &fixture_with(&CloudOptions { history, ..CloudOptions::default() });
+    let start = store.version();
+    create(store, "a").await;
+    let change = |n| NodeChange { node: node_name(&format!("n{n}")), report: None, conditions: Vec::new() };
+    store.change_nodes((0..10).map(change).collect()).await.unwrap();
+    let page =
+        |of| store.history(HistoryQuery { after: start, of: name_of(of), limit: 100, bytes: usize::MAX });
+    assert!(matches!(page("nodes").await, Err(CloudError::Expired { .. })));
+    assert_eq!(page("cm").await.unwrap().changes.len(), 1);
+}
+
+#[tokio::test]
+async fn observer_of_a_commit_too_large_to_buffer_begins_again() {
+    let Fixture { store, .. } =
+        &fixture_with(&CloudOptions { max_object_bytes: 64 << 20, ..CloudOptions::default() });
+    let observed = Arc::new(ObservedCommits::default());
+    store.observe(Arc::clone(&observed) as Arc<_>).await.unwrap();
+    create(store, "a").await;
+    assert_eq!(observed.changes().len(), 1);
+    let large = config_map("b", &json!({"k": "x".repeat(32 << 20)}));
+    let stored = store.create(&kind("cm"), large).await.unwrap();
+    assert_eq!((observed.changes(), observed.version()), (Vec::new(), stored.version));
+    create(store, "c").await;
+    assert_eq!(observed.changes(), [(ChangeKind::Added, "c".to_owned())]);
 }
 
 #[tokio::test]

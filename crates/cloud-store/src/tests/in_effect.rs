@@ -3,7 +3,7 @@
 use super::records::put;
 use super::*;
 use edgesync_object::ResourceVersion;
-use edgesync_object::objectsync::{EFFECT_STATE_LABEL, IN_EFFECT_LABEL};
+use edgesync_object::objectsync::{EFFECT_STATE_LABEL, EFFECT_WAIT_ANNOTATION, IN_EFFECT_LABEL};
 use edgesync_protocol::cloud::Record;
 use edgesync_protocol::digest::{Digest, Tally};
 use edgesync_protocol::upload::{EffectContent, EffectState, Lane, RefusedReason};
@@ -231,6 +231,20 @@ async fn compact_effects_equal_the_stored_rows() {
         effects.follow(Epoch(8));
         assert_eq!((effects.counts().objects(), has(&effects, "u1", "1")), (0, None));
     }
+}
+
+#[tokio::test]
+async fn record_shows_what_its_object_waits_for() {
+    let Fixture { store, .. } = &fixture();
+    record(store, held(7, &[("u1", 1)])).await;
+    let shown = async || {
+        let annotations = object(&all(store, "objectsyncs").await[0]).annotations();
+        annotations.get(EFFECT_WAIT_ANNOTATION).cloned()
+    };
+    take(store, batch(&[(1, effect("u1", Some(1), 2, EffectState::Waiting))])).await;
+    assert_eq!(shown().await.as_deref(), Some("check: exit code 1"));
+    take(store, batch(&[(2, bad("u1", 1, 2))])).await;
+    assert_eq!(shown().await, None);
 }
 
 #[test]
