@@ -29,6 +29,8 @@ pub(super) struct Memory {
     kinds_version: AtomicU64,
     /// Number of next writes that fail because the store is unavailable.
     pub(super) failures: AtomicU64,
+    /// Number of next updates and removals that find another version than they expect.
+    pub(super) conflicts: AtomicU64,
 }
 
 pub(super) fn kind(word: &str) -> Arc<Resource> {
@@ -43,6 +45,11 @@ fn key(resource: &Resource, namespace: &str, name: &str) -> Key {
     (resource.group.clone(), resource.kind.clone(), namespace.to_owned(), name.to_owned())
 }
 
+/// Counts down. Returns whether it was not yet zero.
+fn is_next(left: &AtomicU64) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok()
+}
+
 impl Memory {
     pub(super) fn new() -> Arc<Self> {
         let built_in =
@@ -53,6 +60,7 @@ impl Memory {
             kinds: RwLock::new(built_in.collect()),
             kinds_version: AtomicU64::new(1),
             failures: AtomicU64::new(0),
+            conflicts: AtomicU64::new(0),
         })
     }
 
@@ -110,8 +118,7 @@ impl Memory {
     }
 
     fn fail(&self) -> Result<()> {
-        let failing = self.failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        if failing.is_ok() { Err(Status::unavailable("the disk is full", 1)) } else { Ok(()) }
+        if is_next(&self.failures) { Err(Status::unavailable("the disk is full", 1)) } else { Ok(()) }
     }
 
     fn commit(&self, resource: &Resource, what: ChangeType, mut object: Object) -> Result<Stored> {
@@ -142,6 +149,9 @@ impl Memory {
 
     fn expect(&self, resource: &Resource, namespace: &str, name: &str, expected: u64) -> Result<Stored> {
         self.fail()?;
+        if is_next(&self.conflicts) {
+            return Err(Status::modified(resource, name));
+        }
         let state = self.state.lock().unwrap();
         match state.objects.get(&key(resource, namespace, name)) {
             None => Err(Status::not_found(resource, name)),

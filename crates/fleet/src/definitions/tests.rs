@@ -331,6 +331,19 @@ async fn start_serves_stored_definitions_first() {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
+/// It was changed between its read and the write of its status: the change is followed, and
+/// settles it.
+#[tokio::test]
+async fn definition_that_has_changed_meanwhile_is_no_failure() {
+    let storage = Memory::new();
+    create(&storage, definition("widgets", "Widget")).await;
+    let definitions = Definitions::start(Arc::clone(&storage), Box::new(|_| {})).await.unwrap();
+    storage.conflicts.store(1, Ordering::SeqCst);
+    assert!(definitions.settle().await);
+    storage.failures.store(1, Ordering::SeqCst);
+    assert!(!definitions.settle().await);
+}
+
 /// Clusters get the same definitions, with the same rules.
 #[test]
 fn own_definitions_are_accepted_with_all_their_rules() {

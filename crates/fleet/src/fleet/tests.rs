@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+mod admin;
 mod pages;
 mod rollouts;
 mod turns;
