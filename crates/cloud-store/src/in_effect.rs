@@ -177,6 +177,14 @@ pub fn effect_wait(effect: &EffectContent) -> Option<&str> {
     (effect.state == EffectState::Waiting).then_some(effect.message.as_str())
 }
 
+/// What the record of an object shows of its effect.
+#[derive(Default)]
+pub(super) struct ShownEffect {
+    pub(super) labels: BTreeMap<&'static str, String>,
+    /// The value of its annotation about a wait.
+    pub(super) wait: Option<String>,
+}
+
 impl CloudStore {
     /// Returns the effects on a node, ordered by UID.
     ///
@@ -288,19 +296,19 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// Returns the desired effect labels of an object's record.
-    pub(super) fn labels_of_effect(
-        &self,
-        node: &NodeName,
-        uid: &str,
-    ) -> Result<Option<BTreeMap<&'static str, String>>, CloudError> {
-        let sql = "SELECT version, state FROM effects WHERE node = ?1 AND uid = ?2";
+    /// Returns the labels by which an object's record shows its effect, and its annotation about a
+    /// wait.
+    pub(super) fn shown_effect(&self, node: &NodeName, uid: &str) -> Result<Option<ShownEffect>, CloudError> {
+        let sql = "SELECT version, state, message FROM effects WHERE node = ?1 AND uid = ?2";
         let mut statement = self.conn.prepare_cached(sql)?;
-        let labels = statement.query_row((node.as_str(), uid), |row| {
+        let shown = statement.query_row((node.as_str(), uid), |row| {
             let version: Option<String> = row.get(0)?;
-            Ok(effect_labels(version.as_deref(), state_of(row.get_ref(1)?.as_str().unwrap_or_default())))
+            let state = state_of(row.get_ref(1)?.as_str().unwrap_or_default());
+            let message = row.get(2)?;
+            let wait = (state == EffectState::Waiting).then_some(message);
+            Ok(ShownEffect { labels: effect_labels(version.as_deref(), state), wait })
         });
-        Ok(labels.optional()?)
+        Ok(shown.optional()?)
     }
 
     /// Deletes the effect of an object that the node no longer holds or reports on.

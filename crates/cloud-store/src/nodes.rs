@@ -7,11 +7,12 @@ use rusqlite::{Connection, OptionalExtension};
 use serde_json::{Value, json};
 
 use super::change::ChangeKind;
+use super::in_effect::ShownEffect;
 use super::objects::{ObjectRow, RowExtra, Tx, parse};
 use super::state::Before;
 use super::stored::Stored;
 use super::{CloudError, node_of_row};
-use edgesync_object::objectsync::sync_name;
+use edgesync_object::objectsync::{EFFECT_WAIT_ANNOTATION, sync_name};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, ObjectRef, ObjectSync, ResourceVersion, kinds};
 use edgesync_protocol::change::Uid;
@@ -177,7 +178,9 @@ impl Tx<'_> {
         record.metadata.uid = own_uid.as_str().into();
         record.metadata.creation_timestamp = batch.now.as_str().into();
         record.metadata.resource_version = version.to_string().into();
-        let labels = self.labels_of_effect(batch.node, uid)?.unwrap_or_default();
+        let ShownEffect { labels, wait } = self.shown_effect(batch.node, uid)?.unwrap_or_default();
+        let wait = wait.map(|wait| (EFFECT_WAIT_ANNOTATION.into(), wait.into()));
+        record.metadata.annotations.extend(wait);
         record.metadata.labels = labels.iter().map(|(key, value)| ((*key).into(), value.into())).collect();
         let labels = (!labels.is_empty()).then(|| json!(labels).to_string());
         let stored = Stored {

@@ -236,15 +236,18 @@ async fn compact_effects_equal_the_stored_rows() {
 #[tokio::test]
 async fn record_shows_what_its_object_waits_for() {
     let Fixture { store, .. } = &fixture();
-    record(store, held(7, &[("u1", 1)])).await;
     let shown = async || {
         let annotations = object(&all(store, "objectsyncs").await[0]).annotations();
         annotations.get(EFFECT_WAIT_ANNOTATION).cloned()
     };
-    take(store, batch(&[(1, effect("u1", Some(1), 2, EffectState::Waiting))])).await;
-    assert_eq!(shown().await.as_deref(), Some("check: exit code 1"));
+    let waiting = || effect("u1", Some(1), 2, EffectState::Waiting);
+    take(store, batch(&[(1, waiting())])).await;
+    record(store, held(7, &[("u1", 1)])).await;
+    assert_eq!(shown().await.as_deref(), Some("check: exit code 1"), "reported before its record");
     take(store, batch(&[(2, bad("u1", 1, 2))])).await;
     assert_eq!(shown().await, None);
+    take(store, batch(&[(3, waiting())])).await;
+    assert_eq!(shown().await.as_deref(), Some("check: exit code 1"));
 }
 
 #[test]
