@@ -566,3 +566,24 @@ pub(super) fn check_bodies(conn: &Connection, after: i64, limit: i64) -> Result<
     }
     Ok(last)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_are_split_by_number_and_size() {
+        let lengths = |sizes: &[usize]| -> Vec<usize> {
+            let content = |size: &usize| {
+                let body = Body::new(format!("\"{}\"", "x".repeat(size - 2))).unwrap();
+                (Uid::from("u"), Arc::from("1"), body)
+            };
+            batches(sizes.iter().map(content).collect()).iter().map(Vec::len).collect()
+        };
+        assert_eq!(lengths(&[]), [0; 0]);
+        assert_eq!(lengths(&[10; BATCH_BODIES * 2 + 1]), [BATCH_BODIES, BATCH_BODIES, 1]);
+        let half = BATCH_BYTES / 2;
+        assert_eq!(lengths(&[half, half, half, half, 10]), [2, 2, 1]);
+        assert_eq!(lengths(&[BATCH_BYTES * 3, half + 1, half, 10]), [1, 1, 2]);
+    }
+}

@@ -141,6 +141,24 @@ mod tests {
     }
 
     #[test]
+    fn a_closed_gate_is_looked_at_when_it_may_open() {
+        let second = 1_000_000;
+        let after = |reason, seconds: Option<i64>| {
+            let until = seconds.map(|seconds| seconds * second);
+            Closed { reason, until, message: String::new() }.poll_after(5 * second)
+        };
+        for reason in [WaitReason::Hold, WaitReason::Window] {
+            assert_eq!(after(reason, Some(15)), 10 * second);
+            assert_eq!(after(reason, Some(2)), second, "the clock was set back");
+            assert_eq!(after(reason, None), POLL);
+        }
+        // A hold may be released, and nothing says that a program is idle again.
+        assert_eq!(after(WaitReason::Hold, Some(9000)), POLL);
+        assert_eq!(after(WaitReason::Window, Some(9000)), MAX_POLL);
+        assert_eq!(after(WaitReason::Busy, Some(15)), POLL);
+    }
+
+    #[test]
     fn windows_and_holds_close_the_gate_and_urgency_opens_windows_alone() {
         let (rule, mut holds) = (rule(), Holds::default());
         let (open, closed) = (at("2026-11-26T03:00:00Z"), at("2026-11-26T05:00:00Z"));

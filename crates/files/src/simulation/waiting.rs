@@ -72,6 +72,16 @@ fn pass_behind(
 }
 
 /// It was removed outside of windows: no object that changed was not urgent.
+/// A helper that starts continues from the list that its record has.
+#[test]
+fn record_has_the_list_of_the_last_pass() {
+    let (listed, body) = object("a", 1, false);
+    let listed =
+        Listed { api_version: "lab.io/v1".into(), kind: "Mouse".into(), plural: "mice".into(), ..listed };
+    let (record, _) = pass(&mut World::default(), &rule(), &[(listed.clone(), body)], None);
+    assert_eq!(crate::list::last(&record), [listed]);
+}
+
 #[test]
 fn removal_from_a_shared_directory_waits_for_its_window() {
     let (rule, mut world) = (rule(), World::default());
