@@ -60,15 +60,21 @@ pub(super) fn explain(
     let is_newest = held.as_ref() == Some(&object.version);
     let is_held = held.is_some() && held == wanted;
     let revision = wishes.revision(&object.uid);
-    if let Some(revision) = revision {
+    if let Some((revision, version)) = revision.zip(wanted.as_ref()) {
         let mut rules = reconciler.desired.rollouts.rules();
         let of_rule = |(_, rule): &(RuleIndex, &GoverningRule)| rule.key == revision.key.rule;
-        let rule = rules.find(of_rule).map(|(_, rule)| rule.shown_name()).unwrap_or_default();
-        because.push(format!(
-            "revision {} of the roll-out of {rule} has version {}",
-            revision.key.number,
-            wanted.as_ref().map(ToString::to_string).unwrap_or_default()
-        ));
+        let number = revision.key.number;
+        because.extend(rules.find(of_rule).map(|(_, rule)| {
+            let waves = &rule.rollout.waves;
+            let wave = match waves.wave_of(name, nodes.assigned_labels(name)) {
+                Some(wave) => format!("wave {} of {}", wave + 1, waves.count()),
+                None => "a node that no wave selects".to_owned(),
+            };
+            format!(
+                "revision {number} of the roll-out of {}, for {wave}, has version {version}",
+                rule.shown_name()
+            )
+        }));
     }
     let state = match (desired, machine.phase()) {
         _ if is_revoked => "node revoked; nothing is sent".to_owned(),

@@ -94,6 +94,15 @@ impl<const SHARED: bool> Waves<SHARED> {
         self.shown().revisions.iter().map(|revision| (revision.number, revision.open)).collect()
     }
 
+    /// Returns the reason that operators are given for the version of an object on a node.
+    fn explained(&mut self, node: &str, object: &str) -> String {
+        let (answer, mut answered) = tokio::sync::oneshot::channel();
+        let summary = Some(Box::new(self.world.summary(object)));
+        self.world.fleet.administer(AdminRequest::Explain(node_name(node), summary, answer));
+        let explained = answered.try_recv().unwrap().unwrap();
+        explained.object.unwrap().facts.unwrap().because.pop().unwrap()
+    }
+
     /// Executes a command. Returns the number of turns until it was answered.
     async fn command(&mut self, command: Command) -> usize {
         let (answer, mut answered) = tokio::sync::oneshot::channel();
@@ -236,6 +245,14 @@ async fn bad_version_stays_at_one_wave_of_ten_thousand_nodes() {
     assert_eq!((shown.waves[0].failed, shown.waves[1].open), (canaries.len(), false));
     let first = &shown.waves[0].failures[0];
     assert!(first.node == *canaries.first().unwrap() && first.message.contains("web"), "{first:?}");
+
+    for (wave, (number, version)) in [(2, bad), (1, good), (1, good)].into_iter().enumerate() {
+        let node = fleet.waves[wave].first().unwrap().clone();
+        let wave = wave + 1;
+        let why =
+            format!("revision {number} of the roll-out of web, for wave {wave} of 3, has version {version}");
+        assert_eq!(fleet.explained(&node, "web"), why);
+    }
 
     // It does not return after an undo, neither by itself nor with a fix of another object.
     fleet.command(Command::Undo { by: "ada".to_owned(), revision: 2, override_windows: true }).await;
