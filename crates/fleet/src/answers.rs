@@ -196,6 +196,19 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn certificates_of_operators_are_usable_until_they_end() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let state = |expires, revoked: Option<i64>| {
+            let (serial, name, role) = ("1".to_owned(), "ada".to_owned(), "view".to_owned());
+            let revoked = revoked.map(at);
+            let record = OperatorRecord { serial, name, role, created: at(0), expires: at(expires), revoked };
+            operator(record, at(10)).state
+        };
+        assert_eq!((state(11, None), state(10, None)), ("usable".to_owned(), "expired".to_owned()));
+        assert_eq!((state(11, Some(5)), state(9, Some(5))), ("revoked".to_owned(), "revoked".to_owned()));
+    }
+
+    #[test]
     fn revoked_and_never_connected_nodes_are_marked() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let member = |node: &str, ends: Option<i64>, is_revoked| MemberRecord {

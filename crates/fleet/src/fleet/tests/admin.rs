@@ -7,7 +7,7 @@ use super::*;
 use crate::admin::{Admin, BrokerDefaults, Parts};
 use crate::node_name;
 use crate::summary::Board;
-use edgesync_api::{Extension, ExtensionCall, Prebuilt};
+use edgesync_api::{Caller, Extension, ExtensionCall, Prebuilt, Role};
 use edgesync_object::status;
 
 /// A fleet, and the admin protocol in front of it.
@@ -39,7 +39,11 @@ impl Served {
 
     /// Returns the answer to a request of a caller who may only read.
     async fn get(&mut self, path: &str) -> status::Result<Value> {
-        let answer = self.admin.call(get(path));
+        self.call(get(path)).await
+    }
+
+    async fn call(&mut self, call: ExtensionCall) -> status::Result<Value> {
+        let answer = self.admin.call(call);
         tokio::pin!(answer);
         loop {
             tokio::select! {
@@ -67,6 +71,33 @@ async fn viewer_may_look_at_nodes() {
     let nodes = served.get("nodes").await.unwrap();
     assert_eq!(nodes["items"][0]["name"], "edge-1", "{nodes}");
     assert_eq!(served.get("nodes/edge-2").await.unwrap_err().code, 404);
+}
+
+#[tokio::test]
+async fn viewer_may_look_at_labels() {
+    let mut served = Served::start().await;
+    let labels = served.get("labels").await.unwrap();
+    assert!(labels.is_object(), "{labels}");
+}
+
+/// A pause is resumed by its reason, so that nobody resumes another one than was shown.
+#[tokio::test]
+async fn resuming_needs_the_reason_of_a_pause() {
+    let mut served = Served::start().await;
+    let (missing, invalid) = (404, 400);
+    for (reason, code) in [
+        ("Command", missing),
+        ("FailuresExceeded", missing),
+        ("WavesChanged", missing),
+        ("Progressing", invalid),
+    ] {
+        let body = json!({"action": "resume", "reason": reason});
+        let caller = Caller { role: Role::Edit, ..Caller::default() };
+        let (method, path) = ("POST".into(), "rollouts/rules/web".into());
+        let call = ExtensionCall { method, path, body, caller, ..ExtensionCall::default() };
+        let refused = served.call(call).await.unwrap_err();
+        assert_eq!(refused.code, code, "{reason}: {refused:?}");
+    }
 }
 
 #[tokio::test]
