@@ -173,11 +173,11 @@ pub fn effect_labels(version: Option<&str>, state: EffectState) -> BTreeMap<&'st
 
 /// Returns the annotation by which a record shows what its object waits for.
 #[must_use]
-pub fn effect_wait(effect: &EffectContent) -> Option<&str> {
-    (effect.state == EffectState::Waiting).then_some(effect.message.as_str())
+pub fn effect_wait(state: EffectState, message: &str) -> Option<&str> {
+    (state == EffectState::Waiting).then_some(message)
 }
 
-/// What the record of an object shows of its effect.
+/// Labels and annotation by which a record shows the effect of its object.
 #[derive(Default)]
 pub(super) struct ShownEffect {
     pub(super) labels: BTreeMap<&'static str, String>,
@@ -292,20 +292,19 @@ impl Tx<'_> {
                 &effect.message,
                 effect.since,
             ))?;
-        self.label_record(node, uid, &effect_labels(version, effect.state), effect_wait(effect))?;
+        let wait = effect_wait(effect.state, &effect.message);
+        self.label_record(node, uid, &effect_labels(version, effect.state), wait)?;
         Ok(true)
     }
 
-    /// Returns the labels by which an object's record shows its effect, and its annotation about a
-    /// wait.
+    /// Returns what the record of an object shows, if the node has reported on it.
     pub(super) fn shown_effect(&self, node: &NodeName, uid: &str) -> Result<Option<ShownEffect>, CloudError> {
         let sql = "SELECT version, state, message FROM effects WHERE node = ?1 AND uid = ?2";
         let mut statement = self.conn.prepare_cached(sql)?;
         let shown = statement.query_row((node.as_str(), uid), |row| {
             let version: Option<String> = row.get(0)?;
             let state = state_of(row.get_ref(1)?.as_str().unwrap_or_default());
-            let message = row.get(2)?;
-            let wait = (state == EffectState::Waiting).then_some(message);
+            let wait = effect_wait(state, row.get_ref(2)?.as_str().unwrap_or_default()).map(str::to_owned);
             Ok(ShownEffect { labels: effect_labels(version.as_deref(), state), wait })
         });
         Ok(shown.optional()?)

@@ -131,7 +131,7 @@ fn label(record: &mut Object, epoch: Epoch, effect: &EffectContent) -> bool {
     }
     let changes = labels != before;
     record.set_metadata("labels", json!(labels));
-    record.set_annotation(EFFECT_WAIT_ANNOTATION, effect_wait(effect)) || changes
+    record.set_annotation(EFFECT_WAIT_ANNOTATION, effect_wait(effect.state, &effect.message)) || changes
 }
 
 #[cfg(test)]
