@@ -35,11 +35,6 @@ impl<C: Changes> Feed<C> {
         self.changes.next().await
     }
 
-    /// Returns whether a list is being read.
-    pub(super) fn is_listing(&self) -> bool {
-        self.listed.is_some()
-    }
-
     /// Records a listed object.
     fn record(&mut self, summary: &Summary) {
         if let Some(listed) = &mut self.listed {

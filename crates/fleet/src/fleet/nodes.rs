@@ -250,8 +250,7 @@ impl Nodes {
         self.registered.contains(name)
     }
 
-    /// Returns whether the node's report is known, so that it need not send it again. A Node that a
-    /// restored store has lost is reported again, even if the answer to the report comes later.
+    /// Returns whether the Node has the node's report, so that the node need not send it again.
     pub(super) fn has_report(&self, name: &NodeName) -> bool {
         self.registered.contains(name) && self.has_object(name) && !self.lifecycle.wants_report(name)
     }

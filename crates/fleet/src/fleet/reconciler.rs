@@ -55,7 +55,7 @@ pub(super) struct DesiredObjects {
     unread: Vec<Unread>,
     /// Whether a list is being read after changes were missed: until its end some objects and Nodes
     /// are newer than the others, and what only looks undesired must not be removed.
-    is_listing: bool,
+    pub(super) is_listing: bool,
 }
 
 impl DesiredObjects {

@@ -236,7 +236,7 @@ impl<S: Source> Fleet<S> {
 
     /// Returns whether all rules that are objects are known.
     fn are_rules_known(&self) -> bool {
-        self.rules.are_complete() && !self.replicas.is_being_restored() && !self.feed.is_listing()
+        self.rules.are_complete() && !self.replicas.is_being_restored() && !self.reconciler.desired.is_listing
     }
 
     /// Handles the end of the queue of assignments. Returns whether nodes were queued again.
