@@ -13,7 +13,7 @@ use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
-use edgesync_protocol::frame::{Objects, Received, Up};
+use edgesync_protocol::frame::{Hello, Objects, Received, Up};
 use edgesync_protocol::simulation::model::{EdgeDb, object_ref};
 use edgesync_protocol::simulation::numbered::{Numbered, Waits};
 use edgesync_protocol::timing::Now;
@@ -239,11 +239,7 @@ impl World {
             let Some(frame) = machine.poll_frame(now) else { return };
             machine.link_progress(now, 0, 0);
             match &frame {
-                Up::Hello(hello) => {
-                    self.session_begins(n, link.replica);
-                    let begun = hello.partial.as_ref();
-                    self.devices[n].begun = begun.map(|it| (it.uid.clone(), it.resource_version.clone()));
-                }
+                Up::Hello(hello) => self.session_begins(n, link.replica, hello),
                 Up::Upload(Upload { lane: Lane::Bulk, items, .. })
                     if device.is_metered && !items.is_empty() =>
                 {
@@ -256,12 +252,14 @@ impl World {
         }
     }
 
-    fn session_begins(&mut self, n: usize, replica: usize) {
+    fn session_begins(&mut self, n: usize, replica: usize, hello: &Hello) {
         let (last, settled) = (self.model.state().history.last(), self.replicas[replica].settled);
         let least = self.config.sync.mass_delete_min;
         let device = &mut self.devices[n];
         // A replica catches up with the source before it does more than replace held objects.
         device.floor = if self.is_shared { last } else { settled };
+        let begun = hello.partial.as_ref();
+        device.begun = begun.map(|begun| (begun.uid.clone(), begun.resource_version.clone()));
         device.delivered.clear();
         device.removed.clear();
         device.newest_frame = 0;

@@ -147,11 +147,7 @@ impl World {
                 let name = self.devices[node].name.clone();
                 let tier = self.time.random.below(2);
                 self.time.say(|| format!("the Node {name} has tier {tier}"));
-                self.model.state().write(|objects, version| {
-                    if let Some(node) = objects.nodes.get_mut(&name) {
-                        (node.tier, node.version) = (tier, version);
-                    }
-                });
+                self.model.state().set_tier(&name, tier);
             }
             _ => self.write(&name),
         }
@@ -220,11 +216,7 @@ impl World {
             (true, true) => self.admit(name),
             (false, false) if self.chance(50) => {
                 self.time.say(|| format!("the Node of node {n} is replaced"));
-                self.model.state().write(|objects, version| {
-                    if let Some(node) = objects.nodes.get_mut(&name) {
-                        (node.born, node.version, node.is_reported) = (version, version, false);
-                    }
-                });
+                self.model.state().replace_node(&name);
             }
             (false, false) => {
                 let mut state = self.model.state();

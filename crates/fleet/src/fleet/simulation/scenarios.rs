@@ -317,11 +317,7 @@ fn a_readmission_before_the_source_caught_up_is_found() {
 fn replaced_node() -> Result<(), String> {
     let mut world = alone()?;
     let name = world.name(0);
-    world.model.state().write(|objects, version| {
-        if let Some(node) = objects.nodes.get_mut(&name) {
-            (node.born, node.version, node.is_reported) = (version, version, false);
-        }
-    });
+    world.model.state().replace_node(&name);
     world.pass(WHILE)?;
     world.run_to_convergence()
 }
@@ -552,10 +548,7 @@ fn placement_changed_in_a_list() -> Result<(), String> {
     world.pass(WHILE)?;
     assert!(world.holds(0));
     world.place(&[0]);
-    world.model.state().write(|objects, version| {
-        let node = objects.nodes.get_mut(&name).unwrap();
-        (node.tier, node.version) = (1 - tier, version);
-    });
+    world.model.state().set_tier(&name, 1 - tier);
     world.model.state().lose_changes(0);
     world.with_fleet(0, |_| {});
     world.pass(WHILE)?;
@@ -580,10 +573,7 @@ fn late_answer_to_a_report_says_nothing_of_a_later_node() {
     world.devices[0].post_report(now, made);
     world.pass(WHILE).unwrap();
     assert!(world.held() > 0);
-    world.model.state().write(|objects, version| {
-        let node = objects.nodes.get_mut(&name).unwrap();
-        (node.born, node.version, node.is_reported) = (version, version, false);
-    });
+    world.model.state().replace_node(&name);
     world.pass(WHILE).unwrap();
     world.release(false);
     world.pass(WHILE).unwrap();

@@ -449,6 +449,25 @@ impl State {
         Removal::Removed(Some(removal))
     }
 
+    /// Lets a client replace a Node: the new one lacks the report of the node.
+    pub(super) fn replace_node(&mut self, name: &NodeName) {
+        self.change_node(name, |node, version| (node.born, node.is_reported) = (version, false));
+    }
+
+    /// Lets a client change the label of a Node.
+    pub(super) fn set_tier(&mut self, name: &NodeName, tier: u64) {
+        self.change_node(name, |node, _| node.tier = tier);
+    }
+
+    fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut Registration, u64)) {
+        self.write(|objects, version| {
+            if let Some(node) = objects.nodes.get_mut(name) {
+                node.version = version;
+                change(node, version);
+            }
+        });
+    }
+
     /// Creates a Node, or marks it as reported.
     pub(super) fn register(&mut self, name: &NodeName, is_reported: bool) {
         let known = self.db.objects.nodes.get(name);
