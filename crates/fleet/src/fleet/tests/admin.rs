@@ -80,7 +80,7 @@ async fn viewer_may_look_at_labels() {
     assert!(labels.is_object(), "{labels}");
 }
 
-/// A pause is resumed by its reason, so that nobody resumes another one than was shown.
+/// A pause is resumed by its reason, so that a pause that has begun since stays.
 #[tokio::test]
 async fn resuming_needs_the_reason_of_a_pause() {
     let mut served = Served::start().await;

@@ -176,7 +176,7 @@ impl Cluster {
         let touched = self.step(&mut view, &change);
         self.view = view;
         let is_restored = matches!(change, Change::Restored(_));
-        // What a new object of the name replaces is not lost, whatever becomes of that one.
+        // An object that a new one of its name has replaced is not lost, even if that is deleted.
         if let Change::Object(_, Some(object)) = &change {
             self.lost.retain(|uid| name_of(uid) != object.name);
         }
