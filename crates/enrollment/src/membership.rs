@@ -33,6 +33,7 @@ use table::Table;
 
 pub use changes::{Changed, Changes, RevocationChange};
 pub use documents::RecordError;
+pub use member::DeletedNode;
 pub(crate) use records::MAX_OPERATORS;
 pub use records::{
     CertificateRecord, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord,
@@ -352,13 +353,18 @@ impl MembershipStore {
         self.read_table(Table::unfinished_removals).await
     }
 
-    /// Records that a node is removed from the fleet, with the UID of its Node if there is one;
-    /// its name stays taken. Returns the time of the recorded removal, which identifies it. The
+    /// Records that a node is removed from the fleet, with its Node if there is one; its name stays
+    /// taken. Returns the time of the recorded removal, which identifies it. The
     /// database deletes all data of the node in the same transaction; in a cluster the fleet
     /// deletes it, and calls [`Self::complete_removal`].
-    pub async fn remove_node(&self, node: &NodeName, uid: Option<&str>, now: Timestamp) -> Result<Timestamp> {
+    pub async fn remove_node(
+        &self,
+        node: &NodeName,
+        deleted: Option<&DeletedNode>,
+        now: Timestamp,
+    ) -> Result<Timestamp> {
         let remove = |member: &mut Member| {
-            member.remove(uid, now);
+            member.remove(deleted, now);
             let removal = member.removed.unwrap_or(now);
             self.delete_with(member, removal);
             removal
@@ -373,14 +379,14 @@ impl MembershipStore {
         }
     }
 
-    /// Records that a node is removed because its Node was deleted, with this UID. Several
-    /// replicas do so at any time after the deletion: one removal is recorded, a node that has
-    /// returned meanwhile is not removed, and a name that was freed stays free. Returns whether
-    /// the node is removed; a node whose name is not known is, without a record.
+    /// Records that a node is removed because this Node of it was deleted. Several replicas do so at
+    /// any time after the deletion: one removal is recorded, a node that has returned meanwhile is
+    /// not removed, and a name that was freed stays free. Returns whether the node is removed; a
+    /// node whose name is not known is, without a record.
     pub async fn remove_deleted_node(
         &self,
         node: &NodeName,
-        uid: Option<&str>,
+        deleted: Option<&DeletedNode>,
         now: Timestamp,
     ) -> Result<bool> {
         let before = self.read_member(node).await?;
@@ -388,7 +394,7 @@ impl MembershipStore {
             return Ok(true);
         }
         let remove = |member: &mut Member| {
-            let is_removed = member.remove_deleted(&before, uid, now);
+            let is_removed = member.remove_deleted(&before, deleted, now);
             self.delete_with(member, now);
             is_removed
         };
@@ -397,8 +403,8 @@ impl MembershipStore {
 
     /// Records that the removal of a node deletes this Node too, unless the node has returned.
     /// Returns whether it is still removed.
-    pub async fn add_removed_node(&self, node: &NodeName, uid: &str) -> Result<bool> {
-        self.alter_member(node, NodeEffect::None, |member| member.add_removed_node(uid)).await
+    pub async fn add_removed_node(&self, node: &NodeName, deleted: &DeletedNode) -> Result<bool> {
+        self.alter_member(node, NodeEffect::None, |member| member.add_removed_node(deleted)).await
     }
 
     /// Records that all objects of a removed node are deleted, unless it has returned since.

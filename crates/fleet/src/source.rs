@@ -22,6 +22,7 @@ use jiff::Timestamp;
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
+use edgesync_enrollment::membership::DeletedNode;
 use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
@@ -103,9 +104,9 @@ pub trait Changes: Send + 'static {
 pub enum RemovalCause {
     /// An operator requests it.
     Requested,
-    /// Its Node was deleted, with this UID if it is known. Other replicas see that deletion too:
-    /// one of them may have recorded the removal, and the node may have returned since.
-    NodeDeleted(Option<Uid>),
+    /// This Node of it was deleted, if it is known. Other replicas see that deletion too: one of
+    /// them may have recorded the removal, and the node may have returned since.
+    NodeDeleted(Option<DeletedNode>),
     /// Another process has recorded the removal.
     Recorded,
 }

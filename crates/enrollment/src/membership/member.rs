@@ -1,12 +1,13 @@
 //! The rules for one name: its certificates and labels, and whether it was used or removed. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::records::{CertificateRecord, EnrollmentRefusal, MemberRecord, check_held};
-use edgesync_object::{Labels, NodeName};
+use edgesync_object::{Labels, NodeName, Object, ResourceVersion};
 
 /// Maximum number of remembered certificates of a name, so that its object stays below a cluster's
 /// limit of 1 MiB. Those that expired first are dropped: a certificate that is not remembered
@@ -40,9 +41,30 @@ pub(super) struct Member {
     /// deletion of a Node, some after the node was admitted again or the name was freed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) removed_nodes: Vec<String>,
+    /// The newest `resourceVersion` of those Nodes: a Node that is older was replaced before a
+    /// removal, so its deletion, which a replica sees late, means nothing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) removed_version: Option<ResourceVersion>,
     /// The issued certificates, oldest first.
     #[serde(default)]
     pub(super) certificates: Vec<IssuedCertificate>,
+}
+
+/// A Node that is deleted with a removal, or whose deletion removes its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeletedNode {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// Its `resourceVersion` when it was last seen.
+    pub version: ResourceVersion,
+}
+
+impl DeletedNode {
+    /// Returns the identity of this Node.
+    #[must_use]
+    pub fn of(node: &Object) -> Self {
+        Self { uid: node.uid().into(), version: node.resource_version().into() }
+    }
 }
 
 /// A certificate that was issued to the node.
@@ -68,6 +90,7 @@ impl Member {
             removed: None,
             removing: false,
             removed_nodes: Vec::new(),
+            removed_version: None,
             certificates: Vec::new(),
         }
     }
@@ -177,12 +200,12 @@ impl Member {
         std::mem::take(&mut self.used)
     }
 
-    /// Records the removal from the fleet, with the UID of the Node if there is one; the name
-    /// stays taken. Returns whether this is new.
-    pub(super) fn remove(&mut self, uid: Option<&str>, now: Timestamp) -> bool {
+    /// Records the removal from the fleet, with the Node if there is one; the name stays taken.
+    /// Returns whether this is new.
+    pub(super) fn remove(&mut self, deleted: Option<&DeletedNode>, now: Timestamp) -> bool {
         self.used = true;
-        if let Some(uid) = uid {
-            self.remember(uid);
+        if let Some(deleted) = deleted {
+            self.remember(deleted);
         }
         // A repeated removal keeps the time of the first.
         let is_new = self.removed.is_none();
@@ -200,33 +223,45 @@ impl Member {
 
     /// Records that the removal also deletes this Node, unless the node has returned. Returns
     /// whether it is still removed.
-    pub(super) fn add_removed_node(&mut self, uid: &str) -> bool {
+    pub(super) fn add_removed_node(&mut self, deleted: &DeletedNode) -> bool {
         let is_removed = self.removed.is_some();
         if is_removed {
-            self.remember(uid);
+            self.remember(deleted);
         }
         is_removed
     }
 
-    fn remember(&mut self, uid: &str) {
-        if !self.was_removed_with(uid) {
-            self.removed_nodes.push(uid.to_owned());
+    fn remember(&mut self, deleted: &DeletedNode) {
+        if !self.removed_nodes.iter().any(|known| **known == *deleted.uid) {
+            self.removed_nodes.push(deleted.uid.to_string());
             let excess = self.removed_nodes.len().saturating_sub(MAX_REMOVED_UIDS);
             self.removed_nodes.drain(..excess);
         }
+        // Versions have no order in a cluster that does not number them: then the first one stays.
+        let is_newer = |known: &ResourceVersion| known.is_older_than(&deleted.version);
+        if self.removed_version.as_ref().is_none_or(is_newer) {
+            self.removed_version = Some(deleted.version.clone());
+        }
     }
 
-    /// Returns whether a removal with this Node is recorded, even if the node has returned since.
-    fn was_removed_with(&self, uid: &str) -> bool {
-        self.removed_nodes.iter().any(|known| known == uid)
+    /// Returns whether a removal is recorded with this Node or a later one, even if the node has
+    /// returned since.
+    fn was_removed_with(&self, deleted: &DeletedNode) -> bool {
+        self.removed_nodes.iter().any(|known| **known == *deleted.uid)
+            || self.removed_version.as_ref().is_some_and(|newest| deleted.version.is_older_than(newest))
     }
 
     /// Records the removal because a Node was deleted, unless it is recorded already, or the name
     /// was freed since the record was read as `before`. Returns whether the node is removed.
-    pub(super) fn remove_deleted(&mut self, before: &Self, uid: Option<&str>, now: Timestamp) -> bool {
+    pub(super) fn remove_deleted(
+        &mut self,
+        before: &Self,
+        deleted: Option<&DeletedNode>,
+        now: Timestamp,
+    ) -> bool {
         let was_freed = self.is_empty() && !before.is_empty();
-        if !was_freed && !uid.is_some_and(|uid| self.was_removed_with(uid)) {
-            self.remove(uid, now);
+        if !was_freed && !deleted.is_some_and(|deleted| self.was_removed_with(deleted)) {
+            self.remove(deleted, now);
         }
         self.removed.is_some()
     }
@@ -296,6 +331,10 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    fn deleted(uid: &str, version: u64) -> DeletedNode {
+        DeletedNode { uid: uid.into(), version: version.into() }
+    }
+
     fn certificate(serial: u32, until: i64) -> CertificateRecord {
         CertificateRecord {
             serial: format!("{serial:x}"),
@@ -355,15 +394,15 @@ mod tests {
         let mut member = Member::new(&node_name("a"));
         let late = |member: &mut Member, uid| {
             let before = member.clone();
-            member.remove_deleted(&before, Some(uid), at(9))
+            member.remove_deleted(&before, Some(&deleted(uid, 0)), at(9))
         };
         member.join(&certificate(1, 100), Labels::new(), at(0)).unwrap();
-        assert!(member.remove(Some("u1"), at(1)));
+        assert!(member.remove(Some(&deleted("u1", 0)), at(1)));
         assert!(late(&mut member, "u1"), "it is removed all the same");
         assert_eq!(member.removed, Some(at(1)));
-        assert!(member.add_removed_node("write in flight") && member.admit());
+        assert!(member.add_removed_node(&deleted("write in flight", 0)) && member.admit());
         assert!(!late(&mut member, "u1") && !late(&mut member, "write in flight"), "it has returned");
-        assert!(!member.add_removed_node("u2"));
+        assert!(!member.add_removed_node(&deleted("u2", 0)));
         // The next Node was deleted before the late replica has seen the deletion of the first.
         assert!(late(&mut member, "u2") && member.admit());
         assert!(!late(&mut member, "u1") && !late(&mut member, "u2"));
@@ -373,10 +412,41 @@ mod tests {
         assert!(!late(&mut member, "u2"));
         assert_eq!(member.removed, None);
         for number in 0..100 {
-            assert!(member.remove(Some(&format!("n{number}")), at(4)) && member.admit());
+            let node = deleted(&format!("n{number}"), 0);
+            assert!(member.remove(Some(&node), at(4)) && member.admit());
         }
         assert_eq!(member.removed_nodes.len(), MAX_REMOVED_UIDS);
         assert!(!late(&mut member, "n99"));
+    }
+
+    #[test]
+    fn late_deletion_of_a_replaced_node_takes_nothing_back() {
+        let mut member = Member::new(&node_name("a"));
+        let late = |member: &mut Member, uid, version| {
+            let before = member.clone();
+            member.remove_deleted(&before, Some(&deleted(uid, version)), at(9))
+        };
+        member.join(&certificate(1, 100), Labels::new(), at(0)).unwrap();
+        // A client has replaced the Node of version 90 before the node was removed and readmitted.
+        assert!(member.remove(None, at(1)) && member.add_removed_node(&deleted("u2", 100)) && member.admit());
+        assert!(!late(&mut member, "u1", 90), "its deletion is from before the removal");
+        assert!(!member.add_removed_node(&deleted("u3", 110)), "it has returned");
+        assert!(!late(&mut member, "u1", 99));
+        assert!(!late(&mut member, "u2", 1000), "it is the one that was removed");
+        let text = documents::write(&member).text;
+        assert!(text.contains(r#""removedVersion": "100""#), "{text}");
+        assert!(late(&mut member, "u3", 1001), "a Node that was created since");
+        assert!(member.admit() && !late(&mut member, "u4", 1000));
+    }
+
+    #[test]
+    fn versions_without_an_order_leave_the_uids_to_decide() {
+        let mut member = Member::new(&node_name("a"));
+        let node = |uid: &str, version: &str| DeletedNode { uid: uid.into(), version: version.into() };
+        assert!(member.remove(Some(&node("u1", "x")), at(1)) && member.admit());
+        let before = member.clone();
+        assert!(!member.remove_deleted(&before, Some(&node("u1", "y")), at(2)));
+        assert!(member.remove_deleted(&before, Some(&node("u0", "a")), at(2)));
     }
 
     #[test]

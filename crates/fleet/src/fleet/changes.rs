@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::broadcasts::QueuedChange;
 use super::{Fleet, absences, replicas, rules};
 use crate::source::{Change, Changes, RemovalCause, Source};
+use edgesync_enrollment::membership::DeletedNode;
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
-use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Reached;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
@@ -151,8 +151,8 @@ impl<S: Source> Fleet<S> {
             }
             QueuedChange::Compare(listed, from) => self.compare(listed, from),
             QueuedChange::MissingNode(name) => {
-                let uid = self.reconciler.nodes.uid(&name).cloned();
-                self.node_deleted(&name, uid);
+                let deleted = self.reconciler.nodes.deleted_node(&name);
+                self.node_deleted(&name, deleted);
             }
         }
     }
@@ -199,8 +199,8 @@ impl<S: Source> Fleet<S> {
             return self.reconciler.spread(differences);
         };
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
-        let uid = summary.uid.clone();
-        self.reconciler.nodes.set_object(&name, uid, labels.clone(), &summary.labels);
+        let identity = (summary.uid.clone(), summary.version.clone());
+        self.reconciler.nodes.set_object(&name, identity, labels.clone(), &summary.labels);
         // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
@@ -223,7 +223,8 @@ impl<S: Source> Fleet<S> {
         } else if let Some(name) = summary.node_name() {
             // After missed changes, a list has the new Node before the deletion of the earlier one.
             if !self.reconciler.nodes.is_replaced(&name, &summary.uid) {
-                self.node_deleted(&name, Some(summary.uid.clone()));
+                let deleted = DeletedNode { uid: summary.uid.clone(), version: summary.version.clone() };
+                self.node_deleted(&name, Some(deleted));
             }
         } else {
             let differences = self.reconciler.desired.placement.remove(&summary.uid);
@@ -232,7 +233,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Removes the node of a deleted Node from the fleet.
-    fn node_deleted(&mut self, name: &NodeName, uid: Option<Uid>) {
+    fn node_deleted(&mut self, name: &NodeName, deleted: Option<DeletedNode>) {
         self.reconciler.nodes.object_deleted(name);
         if self.removals.has(name) {
             self.removals.node_deleted(name);
@@ -240,7 +241,7 @@ impl<S: Source> Fleet<S> {
             replicas::node_missing(&mut self.reconciler, name);
         } else if self.reconciler.nodes.contains(name) || self.reconciler.nodes.is_registered(name) {
             tracing::warn!(node = name.as_str(), "Node was deleted, removing the node");
-            self.dismiss(name, RemovalCause::NodeDeleted(uid), None);
+            self.dismiss(name, RemovalCause::NodeDeleted(deleted), None);
         } else {
             self.reconciler.remove_from_placement(name);
         }

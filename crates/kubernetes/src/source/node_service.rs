@@ -175,9 +175,9 @@ impl NodeService {
         self.syncs.forget(node);
         let removal = match cause {
             RemovalCause::Requested => Some(self.members.remove_node(node, None, Timestamp::now()).await?),
-            RemovalCause::NodeDeleted(uid) => {
+            RemovalCause::NodeDeleted(deleted) => {
                 let now = Timestamp::now();
-                if !self.members.remove_deleted_node(node, uid.as_deref(), now).await? {
+                if !self.members.remove_deleted_node(node, deleted.as_ref(), now).await? {
                     return Ok(Removal::Returned);
                 }
                 // A name that is not known has no record.
@@ -188,16 +188,16 @@ impl NodeService {
                 Some(removal)
             }
         };
-        let uid = self.nodes.uid(node).await?;
+        let deleted = self.nodes.identity(node).await?;
         // The Node of a node that has returned is newer than its readmission. Other replicas see
         // this deletion, too.
-        if let Some(uid) = &uid
+        if let Some(deleted) = &deleted
             && removal.is_some()
-            && !self.members.add_removed_node(node, uid).await?
+            && !self.members.add_removed_node(node, deleted).await?
         {
             return Ok(Removal::Returned);
         }
-        self.nodes.remove(node, uid.as_deref()).await?;
+        self.nodes.remove(node, deleted.as_ref().map(|deleted| &*deleted.uid)).await?;
         if let Some(removal) = removal {
             self.members.complete_removal(node, removal).await?;
         }
@@ -235,12 +235,13 @@ mod tests {
     use super::super::testing::Rig;
     use super::*;
     use crate::node_name;
+    use edgesync_enrollment::membership::DeletedNode;
 
     /// Creates a Node and deletes it.
     async fn deleted(rig: &Rig) -> RemovalCause {
         let node = rig.create_node("edge-1").await;
         rig.delete(&node).await;
-        RemovalCause::NodeDeleted(Some(node.uid().into()))
+        RemovalCause::NodeDeleted(Some(DeletedNode::of(&node)))
     }
 
     #[tokio::test]
@@ -258,7 +259,7 @@ mod tests {
         assert!(a.members().admit_node(&node).await.unwrap());
         // Replicas see late that it was removed, and that its Node was deleted.
         assert!(!removed(&b, RemovalCause::Recorded).await);
-        let late = RemovalCause::NodeDeleted(Some(removed_node.uid().into()));
+        let late = RemovalCause::NodeDeleted(Some(DeletedNode::of(&removed_node)));
         assert!(!removed(&b, late).await);
 
         let cause = deleted(&rig).await;
@@ -269,6 +270,23 @@ mod tests {
         assert!(!removed(&b, cause).await);
         assert_eq!(rig.node("edge-1").await.unwrap().uid(), returned.uid());
         assert_eq!(b.recorded(&node).await.unwrap(), None);
+    }
+
+    /// A client replaces a Node, and the node is removed and readmitted, before a replica sees the
+    /// first deletion.
+    #[tokio::test]
+    async fn late_deletion_of_a_replaced_node_removes_nothing() {
+        let (rig, node) = (Rig::start().await, node_name("edge-1"));
+        let (a, b) = (rig.node_service("a"), rig.node_service("b"));
+        let replaced = deleted(&rig).await;
+        rig.create_node("edge-1").await;
+        assert!(matches!(a.remove(&node, RemovalCause::Requested).await.unwrap(), Removal::Removed(_)));
+        assert!(a.members().admit_node(&node).await.unwrap());
+        assert_eq!(b.remove(&node, replaced).await.unwrap(), Removal::Returned);
+        assert_eq!(b.recorded(&node).await.unwrap(), None);
+        // The deletion of a Node that was created since removes the node.
+        let cause = deleted(&rig).await;
+        assert!(matches!(b.remove(&node, cause).await.unwrap(), Removal::Removed(Some(_))));
     }
 
     #[tokio::test]
@@ -287,7 +305,7 @@ mod tests {
         assert_eq!(rig.node("edge-1").await, None);
         assert!(replica.recorded(&node).await.unwrap().is_some());
         replica.members().admit_node(&node).await.unwrap();
-        let late = RemovalCause::NodeDeleted(Some(again.uid().into()));
+        let late = RemovalCause::NodeDeleted(Some(DeletedNode::of(&again)));
         assert_eq!(rig.node_service("b").remove(&node, late).await.unwrap(), Removal::Returned);
     }
 

@@ -16,6 +16,7 @@ use super::records::Records;
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 use addresses::admit_addresses;
+use edgesync_enrollment::membership::DeletedNode;
 use edgesync_fleet::config::Network;
 pub(super) use edgesync_fleet::source::{NodeChange, Result, SourceError};
 use edgesync_object::node_labels::{EDGE_ROLE, assign_missing_labels, has_reported, labels_by_name};
@@ -156,13 +157,13 @@ impl Nodes {
         self.attempt(change, true).await.map_err(NodeError::from_attempt)
     }
 
-    /// Reads the UID of a Node; `None` if there is none of edgesync.
+    /// Reads which Node there is; `None` if there is none of edgesync.
     ///
     /// # Errors
     /// It could not be read.
-    pub(super) async fn uid(&self, node: &NodeName) -> Result<Option<String>> {
+    pub(super) async fn identity(&self, node: &NodeName) -> Result<Option<DeletedNode>> {
         let found = self.requests.get(&self.node, "", node).await?;
-        Ok(found.filter(mark::is_marked).map(|found| found.uid().to_owned()))
+        Ok(found.filter(mark::is_marked).as_ref().map(DeletedNode::of))
     }
 
     /// Deletes a Node, if it has this UID, its Lease and its ObjectSyncs; returns whether any

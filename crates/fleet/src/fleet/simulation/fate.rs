@@ -245,8 +245,8 @@ impl World {
         {
             let mut state = self.model.state();
             if !is_removed {
-                let born = state.db.objects.nodes.get(&name).map(|node| node.born);
-                state.remove(&name, born);
+                let deleted = state.db.objects.nodes.get(&name).map(|node| (node.born, node.version));
+                state.remove(&name, deleted);
                 state.write(|objects, _| {
                     objects.nodes.remove(&name);
                 });

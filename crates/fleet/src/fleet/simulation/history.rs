@@ -49,8 +49,28 @@ pub(super) struct Objects {
     pub(super) removed: BTreeMap<NodeName, Timestamp>,
     /// Those of them whose objects no replica has deleted yet.
     pub(super) removing: BTreeSet<NodeName>,
-    /// The Nodes with which each node was removed, by their births.
-    pub(super) gone: BTreeMap<NodeName, BTreeSet<u64>>,
+    /// The Nodes with which each node was removed.
+    pub(super) gone: BTreeMap<NodeName, Gone>,
+}
+
+/// The Nodes with which a node was removed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gone {
+    births: BTreeSet<u64>,
+    /// The newest version of them.
+    version: u64,
+}
+
+impl Gone {
+    pub(super) fn add(&mut self, born: u64, version: u64) {
+        self.births.insert(born);
+        self.version = self.version.max(version);
+    }
+
+    /// Returns whether the node was removed with this Node or a later one.
+    pub(super) fn has(&self, born: u64, version: u64) -> bool {
+        self.births.contains(&born) || version < self.version
+    }
 }
 
 impl Thing {

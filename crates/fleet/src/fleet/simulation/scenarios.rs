@@ -333,6 +333,31 @@ fn the_deletion_of_a_replaced_node_is_found() {
     assert!(why.contains("is removed by itself"), "{why}");
 }
 
+/// A client replaces a Node, and an operator removes and readmits the node, while the watches of
+/// all replicas are interrupted: the only deletion that they see later is that of the first Node.
+fn removal_after_a_replacement() -> Result<(), String> {
+    let mut world = replicas()?;
+    let name = world.name(0);
+    for replica in 0..world.replicas.len() {
+        world.stop_watch(replica, 4 * SECOND);
+    }
+    world.model.state().replace_node(&name);
+    world.command(0, false, true);
+    world.pass(2 * WHILE)?;
+    world.run_to_convergence()
+}
+
+#[test]
+fn deletion_of_an_earlier_node_removes_no_returned_node() {
+    removal_after_a_replacement().unwrap();
+}
+
+#[test]
+fn late_deletion_of_an_earlier_node_that_counts_is_found() {
+    let why = found(Fault::LateRemovalCounts, removal_after_a_replacement);
+    assert!(why.contains("is removed by itself"), "{why}");
+}
+
 // --- bodies
 
 /// The body of a new version is on its way when an older copy replaces the source. A node that

@@ -15,6 +15,7 @@ use crate::source::{
     Registered, Removal, RemovalCause, Replication, Result, RuleStatus, Source, SourceError, UploadBatch,
     UploadOutcome,
 };
+use edgesync_enrollment::membership::DeletedNode;
 use edgesync_object::{NodeName, OmittedFields};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, LedgerFacts, Loaded, Reached, Record, RecordBatch};
@@ -360,8 +361,8 @@ impl State {
         !self.is_shared || self.history.restores.is_empty()
     }
 
-    /// Records a removal with a Node of this birth.
-    pub(super) fn remove(&mut self, node: &NodeName, born: Option<u64>) {
+    /// Records a removal with the Node of this birth and version.
+    pub(super) fn remove(&mut self, node: &NodeName, deleted: Option<(u64, u64)>) {
         let is_new = !self.db.objects.removed.contains_key(node);
         if is_new {
             self.db.admissible.remove(node);
@@ -374,7 +375,9 @@ impl State {
                 objects.removed.insert(node.clone(), removal);
                 objects.removing.insert(node.clone());
             }
-            objects.gone.entry(node.clone()).or_default().extend(born);
+            if let Some((born, version)) = deleted {
+                objects.gone.entry(node.clone()).or_default().add(born, version);
+            }
         });
     }
 
@@ -408,25 +411,26 @@ impl State {
     fn record_removal(&mut self, node: &NodeName, cause: &RemovalCause) -> bool {
         let objects = &self.db.objects;
         let is_removed = objects.removed.contains_key(node);
-        let (born, is_permitted) = match cause {
+        let (deleted, is_permitted) = match cause {
             RemovalCause::Recorded => return is_removed,
             RemovalCause::Requested => (None, self.removable.contains(node)),
-            RemovalCause::NodeDeleted(uid) => {
-                let born = uid.as_deref().and_then(born_of);
+            RemovalCause::NodeDeleted(deleted) => {
+                let of =
+                    |node: &DeletedNode| Some((born_of(&node.uid)?, node.version.as_str().parse().ok()?));
+                let deleted = deleted.as_ref().and_then(of);
                 let last = self.deleted.get(node);
-                (born, born.zip(last).is_some_and(|(born, last)| born <= *last))
+                (deleted, deleted.zip(last).is_some_and(|((born, _), last)| born <= *last))
             }
         };
-        let is_late = self.is_shared
-            && matches!(cause, RemovalCause::NodeDeleted(_))
-            && born.zip(objects.gone.get(node)).is_some_and(|(born, gone)| gone.contains(&born));
+        let gone = deleted.zip(objects.gone.get(node));
+        let is_late = self.is_shared && gone.is_some_and(|((born, version), gone)| gone.has(born, version));
         if is_late && !planted(Fault::LateRemovalCounts) {
             return is_removed;
         }
         if !is_removed && !is_permitted && self.judges_removals() {
             self.violation = Some(format!("removal: {node} is removed by itself"));
         }
-        self.remove(node, born);
+        self.remove(node, deleted);
         true
     }
 
@@ -442,8 +446,9 @@ impl State {
         }
         self.db.rows.remove(node);
         self.write(|objects, _| {
-            let born = objects.nodes.remove(node).map(|node| node.born);
-            objects.gone.entry(node.clone()).or_default().extend(born);
+            if let Some(Registration { born, version, .. }) = objects.nodes.remove(node) {
+                objects.gone.entry(node.clone()).or_default().add(born, version);
+            }
             objects.removing.remove(node);
         });
         Removal::Removed(Some(removal))

@@ -27,7 +27,7 @@ fn condition(node: &str, name: &str, status: ConditionStatus) -> NodeChange {
 /// Removes a node with the Node that it has.
 async fn remove(nodes: &Nodes, name: &str) -> bool {
     let name = node_name(name);
-    let uid = nodes.uid(&name).await.unwrap();
+    let uid = nodes.identity(&name).await.unwrap().map(|node| node.uid);
     nodes.remove(&name, uid.as_deref()).await.unwrap()
 }
 
