@@ -283,8 +283,13 @@ async fn what_is_not_valid_is_refused_with_every_problem() {
         error.contains("metadata.name: must be") && error.contains("metadata.labels[x]: must be"),
         "{error}"
     );
-    let large = store.create(&kind("cm"), config_map("a", &json!({"k": "x".repeat(1000)}))).await;
-    assert!(matches!(large, Err(CloudError::TooLarge { limit: 1000, .. })), "{large:?}");
+    let sized = |size: usize| {
+        let empty = config_map("a", &json!({"k": ""})).to_json().len();
+        config_map("a", &json!({"k": "x".repeat(size - empty)}))
+    };
+    let large = store.create(&kind("cm"), sized(1001)).await;
+    assert!(matches!(large, Err(CloudError::TooLarge { size: 1001, limit: 1000, .. })), "{large:?}");
+    store.create(&kind("cm"), sized(1000)).await.unwrap();
 }
 
 #[tokio::test]

@@ -168,7 +168,7 @@ mod tests {
         clock.observe(reading("a", 0, NOW));
         clock.observe(reading("b", 0, NOW - HOUR));
         for hour in 1..10 {
-            clock.observe(reading("b", hour * HOUR, NOW - HOUR + hour * (HOUR + HOUR / 2_000)));
+            clock.observe(reading("b", hour * HOUR, NOW - HOUR + hour * (HOUR + HOUR / 1_100)));
             assert!(!clock.is_known());
         }
     }

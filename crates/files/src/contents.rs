@@ -157,9 +157,12 @@ mod tests {
             let error = files(&rule, &object, false).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
-        let many: serde_json::Map<_, _> = (0..11).map(|n| (n.to_string(), json!(""))).collect();
+        let keys = |count: usize| -> serde_json::Map<_, _> {
+            (0..count).map(|number| (number.to_string(), json!(""))).collect()
+        };
         let few = Rule { max_files: 10, ..rule };
-        assert_eq!(files(&few, &json!({ "data": many }), false), Err(Refusal::TooManyKeys(10)));
+        assert_eq!(files(&few, &json!({ "data": keys(11) }), false), Err(Refusal::TooManyKeys(10)));
+        assert_eq!(files(&few, &json!({ "data": keys(10) }), false).unwrap().len(), 10);
     }
 
     #[test]

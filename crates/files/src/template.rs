@@ -190,6 +190,7 @@ mod tests {
             assert!(template.place("ns", name).is_err(), "{name:?}");
         }
         assert!(template.place("ns", "system:node").is_ok());
+        assert!(check_name(&"x".repeat(255)).is_ok());
         // A value not used in the path does not matter.
         assert!(Template::parse("/b/{metadata.name}").unwrap().place("../..", "a").is_ok());
     }

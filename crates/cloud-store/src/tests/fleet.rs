@@ -69,6 +69,8 @@ async fn only_nodes_that_have_reported_are_registered() {
     store.create(&kind("nodes"), serde_json::from_value(applied).unwrap()).await.unwrap();
     store.change_nodes(vec![ready("silent", ConditionStatus::Unknown), says("here")]).await.unwrap();
     assert_eq!(store.registered().await.unwrap().nodes, ["here"]);
+    let silent = node(store, "silent").await.unwrap();
+    assert_eq!(silent.labels()["kubernetes.io/hostname"], "silent");
     store.change_nodes(vec![says("planned"), ready("silent", ConditionStatus::True)]).await.unwrap();
     assert_eq!(store.registered().await.unwrap().nodes, ["here", "planned"]);
     let planned = node(store, "planned").await.unwrap();
