@@ -4,12 +4,18 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::install::{Setup, packaging};
 use edgesync_testkit::kubectl::{Kubectl, Run, helm, old_helm};
 
 const LABEL: &str = "app.kubernetes.io/name=edgesync";
+const PLACEMENT: &str = "{apiVersion: edgesync.io/v1alpha1, kind: Placement, metadata: {name: all, namespace: default}, \
+     spec: {objects: {kinds: [configmaps]}, nodes: {names: ['*']}}}";
 
 /// Runs `helm upgrade --install` with these values beside those without a default.
 fn upgrade(client: &Kubectl, values: &[&str]) {
@@ -18,7 +24,11 @@ fn upgrade(client: &Kubectl, values: &[&str]) {
 
 /// The same with more options, which may fail.
 fn upgrade_with(client: &Kubectl, values: &[&str], options: &[&str]) -> Run {
-    let chart = packaging("chart");
+    upgrade_to(client, &packaging("chart"), values, options)
+}
+
+/// The same with another chart.
+fn upgrade_to(client: &Kubectl, chart: &Path, values: &[&str], options: &[&str]) -> Run {
     let mut words = vec!["upgrade", "--install", "edgesync", chart.to_str().unwrap()];
     words.extend(["--namespace", "edgesync", "--create-namespace"]);
     for value in
@@ -28,6 +38,28 @@ fn upgrade_with(client: &Kubectl, values: &[&str], options: &[&str]) -> Run {
     }
     words.extend(options);
     client.run(&words)
+}
+
+/// Copies the chart with another definition of the kind Placement, as of another release.
+fn other_release(setup: &Setup) -> PathBuf {
+    let copy = setup.site.path("chart");
+    // The links to the manifests become files.
+    let copied = Command::new("cp").arg("-rL").args([&packaging("chart"), &copy]).status().unwrap();
+    assert!(copied.success());
+    let path = copy.join("manifests/crds/placements.yaml");
+    let text = fs::read_to_string(&path).unwrap();
+    let renamed = text.replacen("name: In sync\n", "name: Synced\n", 1);
+    fs::write(path, renamed.replacen("maxItems: 100\n", "maxItems: 7\n", 1)).unwrap();
+    copy
+}
+
+/// Returns a column of the kind Placement, and the maximum number of kinds in a rule.
+fn placement_kind(setup: &Setup) -> (Value, Value) {
+    let definition = setup.get(&["crd", "placements.edgesync.io"]);
+    let version = &definition["spec"]["versions"][0];
+    let objects = &version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["objects"];
+    let column = &version["additionalPrinterColumns"][2]["name"];
+    (column.clone(), objects["properties"]["kinds"]["maxItems"].clone())
 }
 
 /// Replaces the cluster's aggregation controller.
@@ -105,5 +137,24 @@ async fn chart_takes_over_an_installation_of_kustomize() {
         // From then on it is a release like others.
         upgrade(&client, &values);
         assert_eq!(deployment()["uid"], before["uid"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes API server: tests/cluster/run"]
+async fn upgrade_of_the_chart_updates_the_kinds_and_keeps_rules() {
+    for program in [old_helm(), helm()] {
+        let setup = Setup::start(&[]).await;
+        let mut client = Kubectl::with_kubeconfig(&setup.site, "helm", &setup.kubernetes.admin);
+        client.program(program);
+        upgrade_to(&client, &other_release(&setup), &[], &[]).ok();
+        assert_eq!(placement_kind(&setup), (json!("Synced"), json!(7)));
+        setup.admin.run(&["wait", "--for=condition=Established", "crd", "--all"]).ok();
+        setup.apply(PLACEMENT);
+        let uid = || setup.get(&["placement", "all", "-n", "default"])["metadata"]["uid"].take();
+        let before = uid();
+        upgrade(&client, &[]);
+        assert_eq!(placement_kind(&setup), (json!("In sync"), json!(100)));
+        assert_eq!(uid(), before);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use edgesync_admin::cloud::RevokedCertificates;
 use edgesync_admin::cloud::state::OFFLINE;
 use edgesync_admin::{NodeAction, Route};
-use edgesync_api::{Client, ClientError};
+use edgesync_api::{Address, Client, ClientError};
 use serde_json::{Value, json};
 
 use crate::api::{ApiServer, over_each};
@@ -24,6 +24,7 @@ over_each!(
     placement_status_covers_the_nodes_of_all_replicas,
     replicas_killed_in_turn_send_nothing_twice,
     nodes_connecting_without_the_cluster_lose_nothing,
+    replica_that_starts_without_the_cluster_waits_for_it,
     replica_with_a_dead_cluster_connection_does_no_harm,
     rejected_object_is_named_in_cluster_and_replica,
     two_thousand_objects_follow_their_labels_to_the_nodes,
@@ -246,6 +247,28 @@ async fn nodes_connecting_without_the_cluster_lose_nothing<K: ApiServer>() {
     agent.until("in sync", |status| status.sync.in_sync).await;
     setup.records_everything(&["edge-1", "edge-2"], "cm").await;
     assert_eq!(arrived(&agent).await, sent);
+}
+
+async fn replica_that_starts_without_the_cluster_waits_for_it<K: ApiServer>() {
+    let mut setup = Setup::<K>::over().await;
+    setup.apply(EVERYWHERE);
+    setup.apply(&config_map("c0", "fast"));
+    let home = Site::new();
+    let (mut cloud, health) = (setup.replica(&home), Site::address());
+    cloud.settings.text("api.health", health);
+    let probes = Client::new(Address::Tcp(health));
+    setup.kubernetes.kill();
+    cloud.write_config();
+    cloud.process.start();
+    let line = cloud.process.logged("fleet not served yet", 0).await;
+    assert!(line.contains("connect to API server https://"), "{line}");
+    assert!(probes.text("/readyz").await.is_err(), "nodes are not sent to it");
+    probes.text("/livez").await.unwrap();
+    setup.kubernetes.run().await;
+    eventually("the replica is ready", PATIENCE, async || probes.text("/readyz").await.ok()).await;
+    assert!(cloud.process.runs(), "it has waited, and not ended");
+    let agent = Agent::start(&setup.site, "edge-1", cloud.mqtt).await;
+    setup.holds(&agent, "cm").await;
 }
 
 async fn replica_with_a_dead_cluster_connection_does_no_harm<K: ApiServer>() {

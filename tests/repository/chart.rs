@@ -234,6 +234,20 @@ fn values_of_the_chart_reach_its_objects() {
     assert_eq!(definitions, ["clusterplacements.edgesync.io", "placements.edgesync.io"]);
 }
 
+/// Who has a CA of their own creates the namespace before.
+#[test]
+fn chart_leaves_out_the_namespace_of_the_keys_if_asked() {
+    for helm in [old_helm(), helm()] {
+        let all = rendered(&helm, "edgesync", &[]);
+        let found = rendered(&helm, "edgesync", &["namespace.createKeys=false"]);
+        let missing: Vec<&[String; 3]> = all.keys().filter(|key| !found.contains_key(*key)).collect();
+        assert_eq!(missing, [&["Namespace", "", "edgesync-ca"].map(str::to_owned)]);
+        for (key, object) in &found {
+            assert_eq!(all.get(key), Some(object), "{key:?}");
+        }
+    }
+}
+
 /// Port 443 of the Service leads to another port of the Pods; devices receive the former.
 #[test]
 fn shared_port_of_the_service_is_the_one_that_devices_learn() {

@@ -137,6 +137,15 @@ fn image_of_the_same_packages_has_the_same_bytes() {
     assert!(first != pack("1790000001"), "the time is that of the commit");
 }
 
+/// Without a file of the operator, the program in the image runs with the defaults.
+#[test]
+fn image_has_the_configuration_with_the_defaults() {
+    let packages = Packages::new(&[("one", program(X86_64))]);
+    let (_, image) = packages.packed();
+    let defaults = fs::read(edgesync_testkit::programs::root().join("config/edgesync-cloud.toml")).unwrap();
+    assert!(image.variants[0].file("etc/edgesync/edgesync-cloud.toml") == defaults);
+}
+
 #[test]
 fn image_prefers_a_static_program() {
     let packages = Packages::new(&[("gnu", dynamic_program(AARCH64)), ("musl", program(AARCH64))]);

@@ -7,6 +7,10 @@
 use std::fs;
 use std::path::Path;
 
+use edgesync_enrollment::ca_namespace;
+use edgesync_object::yaml;
+use serde_json::json;
+
 fn root() -> &'static Path {
     edgesync_testkit::programs::root()
 }
@@ -55,6 +59,24 @@ fn secrets_with_keys_are_read_by_name_only() {
             let lists = document.contains("list") && document.contains("watch]");
             assert!(!is_of_keys || !lists, "{name}: the keys can be listed:\n{document}");
         }
+    }
+}
+
+/// cert-manager writes the Secret that replicas read, with a key that signs.
+#[test]
+fn certificate_of_cert_manager_is_the_ca_of_the_fleet() {
+    let certificate = yaml::parse(&manifest("examples/cert-manager.yaml")).unwrap();
+    let (metadata, spec) = (&certificate["metadata"], &certificate["spec"]);
+    assert_eq!(metadata["namespace"], ca_namespace("edgesync"));
+    assert_eq!(
+        (&spec["secretName"], &spec["isCA"], &spec["usages"]),
+        (&json!("edgesync-ca"), &json!(true), &json!(["cert sign", "crl sign"]))
+    );
+    assert_eq!(spec["privateKey"]["rotationPolicy"], "Never", "a new key would be another CA");
+    let document = fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
+    let name = metadata["name"].as_str().unwrap();
+    for words in [format!("certificate/{name}\n"), format!("certificate {name} --cascade=orphan\n")] {
+        assert!(document.contains(&words), "{words}");
     }
 }
 

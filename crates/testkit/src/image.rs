@@ -54,6 +54,20 @@ impl Variant {
         }
     }
 
+    /// Returns the content of a file.
+    #[must_use]
+    pub fn file(&self, path: &str) -> Vec<u8> {
+        for layer in &self.layers {
+            let mut tar = Command::new("tar");
+            tar.args(["--extract", "--gzip", "--to-stdout", "--file"]).arg(layer).arg(path);
+            let extracted = tar.output().unwrap();
+            if extracted.status.success() {
+                return extracted.stdout;
+            }
+        }
+        panic!("no {path} in the image")
+    }
+
     /// Returns the paths in all layers, sorted.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {

@@ -1,5 +1,7 @@
 //! Tests of the CA and of the token key, which all replicas share.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use super::replicas::{Replica, SOON, open, options};
@@ -9,7 +11,7 @@ use crate::cluster::Precondition;
 use crate::via_cluster::ViaCluster;
 use edgesync_admin::{NodeAction, Route};
 use edgesync_enrollment::{Enrollment, EnrollmentOptions, EnrollmentRole, EnrollmentService};
-use edgesync_object::kinds;
+use edgesync_object::{Object, kinds};
 use edgesync_testkit::timing::within;
 use edgesync_transport::tls::{self, Identity, Key};
 
@@ -82,6 +84,36 @@ async fn the_operators_ca_becomes_the_clusters_and_another_is_refused() {
     delete(&served, "edgesync-token-key").await;
     let error = refused(&served, "own").await;
     assert!(error.contains("ca.crt without ca.key"), "{error}");
+}
+
+/// `kubectl create secret tls` creates it, or cert-manager, with one entry more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_from_before_the_first_start_is_the_ca() {
+    let served = Served::start().await;
+    let (certificate, key) = edgesync_enrollment::authority::make(edgesync_enrollment::now()).unwrap();
+    let own = Identity::from_pem("the operator's CA", &format!("{certificate}\n{key}")).unwrap();
+    let [certificate, key] = [certificate, key].map(|text| BASE64_STANDARD.encode(text));
+    let secret: Object = serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": "edgesync-ca", "namespace": CA_NAMESPACE},
+        "data": {"tls.crt": certificate, "tls.key": key, "ca.crt": certificate},
+    }))
+    .unwrap();
+    let secrets = kinds::by_word("secrets").unwrap().resource();
+    let created = served.cluster().await.create(&secrets, &secret).await.unwrap();
+
+    let (one, two) = (open(&served, "1").await, open(&served, "2").await);
+    let expected = own.certificate().fingerprint();
+    assert_eq!([fingerprint(&one.service), fingerprint(&two.service)], [expected.clone(), expected]);
+    let kept = served.cluster().await.get(&secrets, CA_NAMESPACE, "edgesync-ca").await.unwrap();
+    assert_eq!(kept, Some(created));
+
+    let hour = std::time::Duration::from_secs(3600);
+    let token = one.service.enrollment().create_token(None, hour, 1, Labels::new()).await.unwrap().token;
+    let (_, bearer) = token.split_once('.').unwrap();
+    let request = Key::generate().unwrap().node_request("a").unwrap();
+    let issued = two.service.join(bearer, &node_name("a"), &request).await.unwrap();
+    assert_eq!(issued.node(), Some("a"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
