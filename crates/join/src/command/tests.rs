@@ -494,6 +494,21 @@ async fn silent_broker_is_reported_after_the_install() {
     assert!(said.contains("identity") && device.loaded().identity.directory.is_some());
 }
 
+/// Whoever answers in place of the cloud gets nothing that admits a device.
+#[tokio::test]
+async fn token_is_not_sent_to_another_cloud() {
+    let (authority, other) = (Authority::new("ca"), Arc::new(Authority::new("ca")));
+    let service = Service::of_cloud(other, "mqtts://:1").await;
+    let device = Device::new("");
+    let error = join(&device.options(&service, &authority, Some("a"))).await.0.unwrap_err();
+    assert!(matches!(error, JoinError::Call(CallError::OtherCa { .. })), "{error:?}");
+    let asked = service.asked();
+    let paths: Vec<&str> = asked.iter().map(|asked| asked.question.path.as_str()).collect();
+    assert_eq!(paths, ["/ca.crt"]);
+    assert_eq!(asked[0].question.header("authorization"), None);
+    assert!(asked[0].question.body.is_empty());
+}
+
 #[tokio::test]
 async fn broker_of_another_authority_is_refused() {
     let (authority, other) = (Arc::new(Authority::new("ca")), Cloud::start().await);

@@ -81,6 +81,14 @@ fn labels_of_a_new_token_replace_those_of_the_old() {
     assert_eq!(NodeLabels::of(&node).assigned, second);
 }
 
+#[test]
+fn reserved_labels_of_a_report_are_not_set() {
+    let mut node = node();
+    let control_plane = ("node-role.kubernetes.io/control-plane", "");
+    set_reported_labels(&mut node, &labels(&[control_plane, ("k8s.io/x", "1"), ("site", "north")]));
+    assert_eq!(node.labels(), labels(&[("site", "north")]));
+}
+
 /// A device used to make its Node a control plane.
 #[test]
 fn node_sets_the_labels_that_kubernetes_allows_a_kubelet() {
