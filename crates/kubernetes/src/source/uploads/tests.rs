@@ -231,6 +231,28 @@ async fn numbers_start_after_those_the_node_calls_confirmed() {
     assert!(events(&rig, "first").await.is_some());
 }
 
+/// Each replica counts in memory: Events from before its restart stay until the API server deletes
+/// them.
+#[tokio::test]
+async fn a_restarted_replica_begins_a_new_count_of_events() {
+    let rig = Rig::start().await;
+    let items = |numbers: std::ops::RangeInclusive<u64>| {
+        numbers.map(|number| (number, event(&format!("e{number}"), 1))).collect::<Vec<_>>()
+    };
+    let before = rig.replica("a").uploads;
+    let outcome = before.ingest(batch(Lane::Events, 0, items(1..=10))).await.unwrap();
+    assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 0));
+    drop(before);
+    let after = rig.replica("a").uploads;
+    let outcome = after.ingest(batch(Lane::Events, 10, items(11..=25))).await.unwrap();
+    assert_eq!((reasons(&outcome), outcome.events_dropped), (vec![], 5));
+    let mut left = Vec::new();
+    for number in 1..=25 {
+        left.extend(events(&rig, &format!("e{number}")).await.map(|_| number));
+    }
+    assert_eq!(left, (1..=10).chain(16..=25).collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn a_fenced_replica_changes_nothing_and_loses_nothing() {
     let rig = Rig::start().await;
