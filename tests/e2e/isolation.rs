@@ -6,6 +6,7 @@
 use edgesync_testkit::mosquitto;
 use edgesync_testkit::site;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use edgesync_testkit::timing::within;
 use edgesync_transport::link::{Cause, LinkEvent, LinkHandle};
 use edgesync_transport::tls::{Certificate, Identity, Key, Trust};
 use mosquitto::Mosquitto;
-use site::fleet::{Caller, Fleet, in_sync, mosquitto_files, output_text, stored};
+use site::fleet::{Caller, Fleet, ended, in_sync, mosquitto_files, output_text, stored};
 use site::{Agent, PATIENCE, Site, config_map, eventually, steadily};
 use tokio::sync::mpsc::Receiver;
 
@@ -304,4 +305,31 @@ async fn embedded_endpoint_isolates_nodes_from_each_other() {
 #[tokio::test]
 async fn mosquitto_isolates_nodes_from_each_other() {
     all(Scene::mosquitto().await).await;
+}
+
+/// The image has no tar, so `kubectl cp` copies no files out of a Pod.
+#[tokio::test]
+async fn printed_files_of_a_broker_are_split_as_documented() {
+    let site = Site::new();
+    let broker = mosquitto::free_address();
+    let fleet = Fleet::behind(&site, broker, |_| {}).await;
+    let directory = site.path("broker");
+    let (installed, name) = (directory.to_str().unwrap(), broker.ip().to_string());
+    let port = broker.port().to_string();
+    let words = ["broker-config", "mosquitto", "--installed", installed, "--name", &name, "--port", &port];
+    let printed = fleet.command(&words).await;
+    assert!(printed.status.success(), "{}", output_text(&printed));
+
+    std::fs::write(site.path("printed"), &printed.stdout).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    let document = include_str!("../../docs/kubernetes.md");
+    let split = document.lines().find(|line| line.trim_start().starts_with("awk '")).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{split} <printed")]).current_dir(directory.parent().unwrap());
+    let output = ended(shell).await;
+    assert!(output.status.success(), "{}", output_text(&output));
+    let _mosquitto = Mosquitto::start_from(broker, &directory.join("mosquitto.conf"));
+    let mut agent = fleet.device(&site, "edge-1").await;
+    agent.run_as_configured().await;
+    in_sync(&agent).await;
 }
