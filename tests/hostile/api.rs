@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use edgesync_api::Client;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use crate::hostile::crowd::{Crowd, NODES, endpoint};
-use edgesync_testkit::site::fleet::Fleet;
+use edgesync_testkit::site::fleet::{Fleet, in_sync, output_text};
 use edgesync_testkit::site::{Cloud, PATIENCE, Site, config_map, eventually, path_of, sized};
 use edgesync_testkit::timing::assert_within;
 
@@ -234,4 +236,55 @@ async fn unfinished_lists_do_not_fill_the_cloud_sides_disk() {
         longest = longest.max(std::fs::metadata(&log).unwrap().len());
     }
     assert!(longest <= MOST, "a log of {longest} bytes");
+}
+
+/// Returns the lists of all kinds that an API serves.
+async fn all_lists(client: &Client) -> String {
+    let served: Value = client.get("/apis").await.unwrap();
+    let mut paths = vec!["/api/v1".to_owned()];
+    for group in served["groups"].as_array().unwrap() {
+        let versions = group["versions"].as_array().unwrap().iter();
+        paths.extend(versions.map(|version| format!("/apis/{}", version["groupVersion"].as_str().unwrap())));
+    }
+    let mut lists = String::new();
+    for path in paths {
+        let kinds: Value = client.get(&path).await.unwrap();
+        let kinds = kinds["resources"].as_array().unwrap().iter();
+        for kind in kinds.filter(|kind| kind["verbs"].as_array().unwrap().contains(&json!("list"))) {
+            lists += &client.text(&format!("{path}/{}", kind["name"].as_str().unwrap())).await.unwrap();
+        }
+    }
+    lists
+}
+
+/// The embedded store keeps them beside its objects, so no namespace has to be reserved for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_tokens_and_operators_are_neither_served_nor_placed() {
+    let site = Site::new();
+    // Without objects a rule takes those of every kind.
+    let fleet = Fleet::embedded(&site, |settings| {
+        settings.tables("[[placement]]\nnodes = { names = [\"*\"] }\n");
+    })
+    .await;
+    fleet.cloud.apply([config_map(1)]).await;
+    let mut agent = fleet.device(&site, "edge-1").await;
+    let token = fleet.token(&["--node", "edge-2"]).await;
+    let api = format!("https://{}", fleet.cloud.api);
+    let words = ["kubeconfig", "--user", "operator-ada", "--role", "admin", "--api", &api];
+    let output = fleet.command(&words).await;
+    assert!(output.status.success(), "{}", output_text(&output));
+    agent.run_as_configured().await;
+    eventually("the rule has placed an object", PATIENCE, async || agent.get(&config_map(1)).await).await;
+    in_sync(&agent).await;
+    let key = std::fs::read_to_string(site.path("pki/ca.key")).unwrap();
+    let (line, encoded) = (key.lines().nth(1).unwrap(), STANDARD.encode(&key));
+    let signature = token.rsplit('.').next().unwrap();
+    let hidden = [line, encoded.as_str(), signature, "operator-ada"];
+    for client in [fleet.cloud.client(), agent.client()] {
+        let lists = all_lists(&client).await;
+        assert!(lists.contains("\"config-1\""), "{}: no objects in {lists}", client.address());
+        for word in hidden {
+            assert!(!lists.contains(word), "{}: {word} in {lists}", client.address());
+        }
+    }
 }
