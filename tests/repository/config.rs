@@ -14,6 +14,7 @@ use edgesync_config::{Change, ConfigErrors, Loaded, Settings, Source, edge, sett
 
 const EDGE: &str = include_str!("../../config/edgesync.toml");
 const CLOUD: &str = include_str!("../../config/edgesync-cloud.toml");
+const FILES: &str = include_str!("../../docs/files.md");
 
 fn load<C: Settings>(text: &str, variables: &[(&str, &str)]) -> Result<Loaded<C>, ConfigErrors> {
     // The host name of the machine under test is not part of any test.
@@ -132,6 +133,29 @@ fn example_file_rule_parses_with_the_defaults() {
         (rule.settle, rule.healthy_within, rule.timeout, rule.max_files, rule.max_size),
         (default.settle, default.healthy_within, default.timeout, default.max_files, default.max_size)
     );
+}
+
+/// Returns the blocks of TOML with file rules in a part of a document.
+fn file_rules(text: &str) -> impl Iterator<Item = &str> {
+    let blocks = text.split("\n```toml\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    blocks.filter(|block| block.contains("[[files]]"))
+}
+
+/// The author of an object decides what the program of its rule reads, and operators copy examples.
+#[test]
+fn example_file_rules_name_namespaces_and_who_becomes_root() {
+    for section in FILES.split("\n## ").filter(|section| file_rules(section).next().is_some()) {
+        let says = section.contains("*Who becomes root:*") || section.contains("](#who-becomes-root)");
+        assert!(says, "docs/files.md does not say who becomes root by the rules of: {section}");
+    }
+    let examples = file_rules(FILES).map(str::to_owned).chain([example(EDGE)]);
+    let rules: Vec<_> = examples.flat_map(|example| edge_config(&example).files.rules).collect();
+    assert!(rules.len() >= 9, "the examples were not found: {rules:?}");
+    for rule in rules {
+        let namespaces = &rule.objects.namespaces;
+        assert!(!namespaces.is_empty(), "{} takes objects of every namespace", rule.name);
+        assert!(!namespaces.iter().any(|glob| glob.matches("any")), "{}: {namespaces:?}", rule.name);
+    }
 }
 
 #[test]
