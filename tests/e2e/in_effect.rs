@@ -4,16 +4,20 @@
 //! The tests need no file rules: they post the effects to the outbox while the agent is stopped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use edgesync::store::{EdgeOptions, EdgeStore, MonotonicTime, OutboxPut, OutboxWrite};
-use edgesync_admin::cloud::NodeInfo;
+use edgesync_admin::Route;
+use edgesync_admin::cloud::{NodeInfo, PageInvitation};
 use edgesync_object::{ObjectRef, ResourceVersion};
 use edgesync_protocol::upload::{EffectContent, EffectState};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
-use edgesync_testkit::kubectl::Cluster;
-use edgesync_testkit::site::{Agent, config_map, eventually};
+use edgesync_testkit::kubectl::{Cluster, Kubectl};
+use edgesync_testkit::site::{Agent, ask, config_map, eventually, secret};
 
 const NODE: &str = "edge-1";
 const LONG: Duration = Duration::from_secs(60);
@@ -26,7 +30,7 @@ spec:
   nodes: {}
 ";
 
-/// An effect of a ConfigMap as a file rule would report it.
+/// An effect of an object as a file rule would report it.
 fn effect(object: &Value, version: Option<&str>, wanted: &str, state: EffectState) -> EffectContent {
     let text = |field: &str| object["metadata"][field].as_str().unwrap();
     let is_fine = state == EffectState::InEffect;
@@ -34,7 +38,7 @@ fn effect(object: &Value, version: Option<&str>, wanted: &str, state: EffectStat
         uid: text("uid").into(),
         object: ObjectRef {
             api_version: "v1".into(),
-            kind: "ConfigMap".into(),
+            kind: object["kind"].as_str().unwrap().into(),
             namespace: text("namespace").into(),
             name: text("name").into(),
         },
@@ -171,4 +175,54 @@ async fn effects_are_shown_selected_and_waited_for() {
     until_reason(&cluster, "NoReport").await;
     assert!(shown(&cluster, "InEffect").is_empty());
     assert_eq!(node(&cluster).await.files_in_effect(), None);
+}
+
+/// Requests a path with a new key of the page.
+async fn asked_by_the_page(cluster: &Cluster, path: &str) -> String {
+    let PageInvitation { url, .. } = ask(&cluster.cloud.client(), Route::Page).await.unwrap();
+    let (address, key) = url.strip_prefix("http://").unwrap().split_once("/page/#key=").unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\r\n"
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+    answer
+}
+
+/// A program reads all files of its rule: its output about a ConfigMap may quote a Secret.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_about_secrets_is_hidden_from_viewers_and_pages() {
+    let cluster = Cluster::start().await;
+    cluster.cloud.apply([config_map(0), secret(3)]).await;
+    let mut agent = Agent::start(&cluster.site, NODE, cluster.cloud.mqtt).await;
+    cluster.cloud.in_sync(NODE, 2).await;
+    let failed = async |object: Value| {
+        let object = cluster.cloud.get(&object).await;
+        let effect = effect(&object, None, version(&object), EffectState::NotInEffect);
+        EffectContent { message: "check: exit code 1: line 3: 'hunter2'".into(), ..effect }
+    };
+    put(&mut agent, [failed(config_map(0)).await, failed(secret(3)).await]).await;
+    eventually("the failures are reported", LONG, async || {
+        (node(&cluster).await.files_not_in_effect() == Some(2)).then_some(())
+    })
+    .await;
+
+    let api = format!("https://{}", cluster.cloud.api);
+    let kubeconfig = said(&cluster, &["kubeconfig", "--user", "ada", "--role", "view", "--api", &api]).await;
+    let file = cluster.file("view.kubeconfig", &kubeconfig);
+    let viewer = Kubectl::with_kubeconfig(&cluster.site, "viewer", Path::new(&file));
+    let routes = [Route::Node(NODE), Route::Nodes, Route::NodeObjects(NODE), Route::Objects, Route::Summary];
+    let syncs = "/apis/reliablesyncs.kubeedge.io/v1alpha1/objectsyncs".to_owned();
+    for path in routes.map(|route| route.path()).into_iter().chain([syncs]) {
+        for answer in [viewer.run(&["get", "--raw", &path]).ok(), asked_by_the_page(&cluster, &path).await] {
+            assert!(!answer.contains("hunter2"), "{path}: {answer}");
+            let hidden = answer.matches("hidden: it may quote a Secret").count();
+            assert!(hidden == 2 || path != Route::Node(NODE).path(), "{hidden} are hidden: {answer}");
+        }
+    }
+    let shown = cluster.cloud.client().text(&Route::Node(NODE).path()).await.unwrap();
+    assert_eq!(shown.matches("hunter2").count(), 2, "{shown}");
 }
