@@ -825,6 +825,24 @@ mod tests {
 
     use super::*;
 
+    /// Their owner decides how many they are.
+    #[test]
+    fn files_of_others_are_listed_up_to_a_limit() {
+        let base = tempfile::tempdir().unwrap();
+        let create = |name: &str| fs::write(base.path().join(name), "1").unwrap();
+        (0..2 * MAX_FOREIGN).for_each(|number| create(&format!("theirs-{number}")));
+        create("ours");
+        let directory = OwnedFd::from(fs::File::open(base.path()).unwrap());
+        let expected = Expected::from([("ours", vec![1..=1])]);
+        let mut observed = Observed::default();
+        read_version((1, 2), &directory, &expected, &mut observed).unwrap();
+        // Looked up by name: that many others do not hide it.
+        assert!(observed.inside.keys().eq(["ours"]), "{:?}", observed.inside);
+        // One more than the limit, and one more if the expected file is not among those listed.
+        let listed = observed.foreign.len();
+        assert!((MAX_FOREIGN + 1..=MAX_FOREIGN + 2).contains(&listed), "{listed}");
+    }
+
     #[test]
     fn directory_that_is_not_new_is_refused() {
         let base = tempfile::tempdir().unwrap();

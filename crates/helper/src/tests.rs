@@ -1,5 +1,6 @@
 //! Tests on a real file system: a power cut at each call, foreign links and files, modes.
 
+mod foreign;
 mod records;
 mod waiting;
 
