@@ -150,6 +150,49 @@ fn copied_backup_is_whole_or_not_there() {
     }
 }
 
+/// Names that a file gets at most; ext4 permits 65,000, and btrfs 65,535.
+const MAX_LINKS: u32 = 66_000;
+
+/// Gives a file as many names as its file system permits. Returns whether there is such a limit.
+fn use_up_hard_links(file: &Path, names: &Path) -> bool {
+    fs::create_dir(names).unwrap();
+    let link = |number: u32| fs::hard_link(file, names.join(number.to_string()));
+    let Some(error) = (0..MAX_LINKS).find_map(|number| link(number).err()) else { return false };
+    assert_eq!(error.kind(), std::io::ErrorKind::TooManyLinks, "{error}");
+    true
+}
+
+/// So it is on a file system without hard links, too.
+#[test]
+fn file_without_a_free_hard_link_is_restored_from_a_copy() {
+    let bed = Bed::new();
+    let file = bed.base().join("web.conf");
+    fs::write(&file, "theirs").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o604)).unwrap();
+    if !use_up_hard_links(&file, &bed.directory.path().join("names")) {
+        eprintln!("notice: hard links have no limit here; copies in their place were not tested");
+        return;
+    }
+    let reload = Reload::Run(script("echo rejected; exit 1"));
+    let rule = bed.rule("{metadata.name}.conf", Write::Field("/data/a".into()));
+    let rule = Rule { overwrite: true, reload, ..rule };
+    let objects = [config_map(1, &json!({ "a": "ours" }))];
+    let run = |max_size: u64| {
+        let (record, _) = bed.pass(&Rule { max_size, ..rule.clone() }, &objects, None);
+        assert_eq!(state(&record), (State::NotInEffect, None));
+        assert_eq!(bed.names(""), ["web.conf"]);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "theirs");
+        let found = fs::metadata(&file).unwrap();
+        assert_eq!(found.mode() & 0o777, 0o604);
+        (record.objects["u"].message.clone(), found.nlink())
+    };
+    // A file above the limit of the rule is not copied, and so not replaced.
+    let (message, links) = run(5);
+    assert!(message.contains("File too large") && links > 1, "{message}, {links} links");
+    let (message, links) = run(6);
+    assert!(message.contains("rejected") && links == 1, "{message}, {links} links");
+}
+
 #[test]
 fn bulk_flush_covers_every_file_system() {
     let bed = Bed::new();
