@@ -103,3 +103,94 @@ pub(super) fn object_ref(object: edge::ObjectRef) -> ObjectRef {
         name: object.name.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    use super::*;
+    use crate::store::EdgeOptions;
+    use edgesync_protocol::digest::Epoch;
+    use edgesync_protocol::edge::EdgeConfig;
+    use edgesync_protocol::frame::{Received, Up, Welcome};
+
+    const NOW: Now = Duration::from_secs(1);
+
+    /// Counts warnings and errors.
+    #[derive(Clone, Default)]
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() <= Level::WARN
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Returns the revision after which the machine reads changes, if it does.
+    fn next_read(machine: &mut EdgeMachine) -> Option<u64> {
+        while machine.poll_frame(NOW).is_some() {}
+        let effects = std::iter::from_fn(|| machine.poll_effect());
+        let read = |effect| match effect {
+            EdgeEffect::ReadChanges { after, .. } => Some(after),
+            _ => None,
+        };
+        effects.filter_map(read).last()
+    }
+
+    /// Fails the first read of a node that has lost the newest confirmation in a power cut. Returns
+    /// the number of warnings, and the next read.
+    fn deliver_failed_read(error: StoreError, store: &EdgeStore) -> (usize, Option<u64>) {
+        let totals = Totals { epoch: Epoch(1), revision: 30, count: 30, ..Totals::default() };
+        let mut machine = EdgeMachine::new(EdgeConfig::defaults("edge"), totals, 4, None);
+        machine.connected(NOW, 256 << 10, 1 << 32);
+        let Some(Up::Hello(hello)) = machine.poll_frame(NOW) else { panic!("must be a Hello") };
+        assert_eq!(next_read(&mut machine), Some(4));
+        let welcome = Welcome {
+            session: hello.session,
+            incarnation: None,
+            confirmed: 20,
+            pending: 1,
+            held: 0,
+            register: false,
+            features: Vec::new(),
+        };
+        machine.received(NOW, Received::Welcome(welcome), 0);
+        let warnings = Warnings::default();
+        tracing::subscriber::with_default(warnings.clone(), || {
+            let page = Ok(Page::Changes(Err(error)));
+            deliver(page, NOW, &mut machine, store, &PeerLog::default());
+        });
+        (warnings.0.load(Ordering::Relaxed), next_read(&mut machine))
+    }
+
+    #[tokio::test]
+    async fn a_read_overtaken_by_a_confirmation_is_no_warning() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = EdgeStore::open(&directory.path().join("edge.db"), EdgeOptions::default()).unwrap();
+        let overtaken = StoreError::Compacted { after: 4, oldest: 20 };
+        assert_eq!(deliver_failed_read(overtaken, &store), (0, Some(20)));
+        assert_eq!(deliver_failed_read(StoreError::Closed, &store).0, 1);
+        store.close().await;
+    }
+}
