@@ -379,9 +379,9 @@ impl MembershipStore {
         }
     }
 
-    /// Records that a node is removed because this Node of it was deleted. Several replicas do so at
-    /// any time after the deletion: one removal is recorded, a node that has returned meanwhile is
-    /// not removed, and a name that was freed stays free. Returns whether the node is removed; a
+    /// Records that a node is removed because this Node of it was deleted. Several replicas do so
+    /// at any time after the deletion: one removal is recorded, a node that has returned meanwhile
+    /// is not removed, and a name that was freed stays free. Returns whether the node is removed; a
     /// node whose name is not known is, without a record.
     pub async fn remove_deleted_node(
         &self,

@@ -263,4 +263,25 @@ mod tests {
         readers.close();
         assert!(matches!(readers.run(count).await, Err(StoreError::Closed)));
     }
+
+    #[tokio::test]
+    async fn read_of_a_damaged_database_is_reported_and_other_failures_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.db");
+        let options = EngineOptions::default();
+        open_writer(&path, Kind { application_id: 1, migrations: &[] }, &options).unwrap();
+        let limits = ReaderLimits { threads: 1, queue: 4 };
+        let (sender, reported) = mpsc::channel();
+        let report = Box::new(move |error: &StoreError| sender.send(error.clone()).unwrap());
+        let readers = Readers::start(&path, &options, limits, &Generation::default(), report).unwrap();
+        for error in [StoreError::Closed, StoreError::Corrupt("page 7".into())] {
+            let failed = error.clone();
+            let result: Result<(), StoreError> = readers.run(move |_| Err(failed)).await;
+            assert_eq!(result.unwrap_err().to_string(), error.to_string());
+        }
+        // The only thread reports after it has answered, and before it takes the next read.
+        readers.run(|_| Ok::<_, StoreError>(())).await.unwrap();
+        let reported: Vec<StoreError> = reported.try_iter().collect();
+        assert!(matches!(&reported[..], [StoreError::Corrupt(_)]), "{reported:?}");
+    }
 }

@@ -323,6 +323,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn snapshot_of_a_replaced_file_is_over() {
+        let Fixture { snapshots, .. } = &fixture(SnapshotLimits::default());
+        let (old, _) = snapshots.open(count).await.unwrap();
+        assert_eq!(snapshots.generation(), 0);
+        snapshots.pool.generation.advance();
+        assert_eq!(snapshots.generation(), 1);
+        assert!(matches!(old.read(count).await, Err(StoreError::Replaced)));
+        assert_eq!(snapshots.open(count).await.unwrap().1, 1);
+    }
+
+    #[tokio::test]
     async fn a_reused_connection_sees_new_commits() {
         let Fixture { writer, snapshots, .. } = &fixture(SnapshotLimits { open: 4, idle: 1 });
         let (first, _) = snapshots.open(count).await.unwrap();

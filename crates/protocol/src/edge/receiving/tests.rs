@@ -30,13 +30,18 @@ fn hello(machine: &mut EdgeMachine) -> Option<Hello> {
 }
 
 fn welcome(machine: &mut EdgeMachine, pending: u64) {
+    announce(machine, pending, 0);
+}
+
+/// Passes a Welcome that announces objects, and removals that the cloud holds back.
+fn announce(machine: &mut EdgeMachine, pending: u64, held: u64) {
     let session = machine.session().unwrap().to_owned();
     let welcome = Welcome {
         session,
         incarnation: None,
         confirmed: 0,
         pending,
-        held: 0,
+        held,
         register: false,
         features: Vec::new(),
     };
@@ -116,6 +121,17 @@ fn effects(machine: &mut EdgeMachine) -> Vec<Work> {
         _ => None,
     };
     std::iter::from_fn(|| machine.poll_effect()).filter_map(work).collect()
+}
+
+#[test]
+fn announced_objects_and_removals_are_those_of_the_session() {
+    let mut machine = machine();
+    assert_eq!(machine.announced(), (0, 0));
+    connect(&mut machine, 1);
+    announce(&mut machine, 3, 2);
+    assert_eq!(machine.announced(), (3, 2));
+    machine.disconnected();
+    assert_eq!(machine.announced(), (0, 0), "another replica may announce others");
 }
 
 #[test]
