@@ -274,7 +274,7 @@ mod tests {
         let (sender, reported) = mpsc::channel();
         let report = Box::new(move |error: &StoreError| sender.send(error.clone()).unwrap());
         let readers = Readers::start(&path, &options, limits, &Generation::default(), report).unwrap();
-        for error in [StoreError::Closed, StoreError::Corrupt("page 7".into())] {
+        for error in [StoreError::Closed, StoreError::corrupt("page 7")] {
             let failed = error.clone();
             let result: Result<(), StoreError> = readers.run(move |_| Err(failed)).await;
             assert_eq!(result.unwrap_err().to_string(), error.to_string());
