@@ -1,17 +1,19 @@
-//! A proxy in front of an API server that injects overload and delay, and records the requests.
+//! A proxy in front of an API server that injects overload and delay, catches single requests, and
+//! records all of them.
 //!
 //! It accepts HTTP without TLS, with one request per connection.
 
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use edgesync_transport::tls::Client;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -32,6 +34,18 @@ pub(crate) enum ProxyMode {
     Late(Duration),
 }
 
+/// How a caught request fails. Either way its client gets no response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loss {
+    /// The server does not receive the request.
+    OfRequest,
+    /// The server has executed the request.
+    OfResponse,
+}
+
+/// Decides by request line and body whether a request is caught.
+type Trap = Box<dyn FnMut(&str, &[u8]) -> Option<Loss> + Send>;
+
 /// The proxy; it ends when it is dropped.
 pub(crate) struct FaultProxy {
     pub(crate) address: SocketAddr,
@@ -43,6 +57,9 @@ struct State {
     mode: ProxyMode,
     /// The request lines since the last call of `take_asked`.
     requests: Vec<String>,
+    trap: Option<Trap>,
+    /// Number of caught requests.
+    caught: usize,
     connections: JoinSet<()>,
 }
 
@@ -51,7 +68,13 @@ impl FaultProxy {
     pub(crate) async fn start(kubernetes: &Kubernetes) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = State { mode: ProxyMode::Pass, requests: Vec::new(), connections: JoinSet::new() };
+        let state = State {
+            mode: ProxyMode::Pass,
+            requests: Vec::new(),
+            trap: None,
+            caught: 0,
+            connections: JoinSet::new(),
+        };
         let state = Arc::new(Mutex::new(state));
         let (server, tls) = (kubernetes.address, Arc::new(kubernetes.tls()));
         let (shared, mut listening) = (Arc::clone(&state), JoinSet::new());
@@ -74,6 +97,23 @@ impl FaultProxy {
     pub(crate) fn set(&self, mode: ProxyMode) {
         let mut state = self.state.lock().unwrap();
         state.mode = mode;
+        state.connections.abort_all();
+    }
+
+    /// Catches the requests that `trap` decides about, until the proxy is released.
+    pub(crate) fn catch(&self, trap: impl FnMut(&str, &[u8]) -> Option<Loss> + Send + 'static) {
+        self.state.lock().unwrap().trap = Some(Box::new(trap));
+    }
+
+    /// Returns whether a request was caught: it has failed as its [`Loss`] says.
+    pub(crate) fn has_caught(&self) -> bool {
+        self.state.lock().unwrap().caught > 0
+    }
+
+    /// Cuts open connections and catches nothing from now on.
+    pub(crate) fn release(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.trap, state.caught) = (None, 0);
         state.connections.abort_all();
     }
 
@@ -105,11 +145,16 @@ async fn pass(client: TcpStream, server: SocketAddr, tls: &Client, state: &Mutex
     }
     let mut body = vec![0; length];
     client.read_exact(&mut body).await?;
-    let mode = {
+    let (mode, loss) = {
         let mut state = state.lock().unwrap();
-        state.requests.push(head.lines().next().unwrap().to_owned());
-        state.mode
+        let line = head.lines().next().unwrap();
+        state.requests.push(line.to_owned());
+        (state.mode, state.trap.as_mut().and_then(|trap| trap(line, &body)))
     };
+    if matches!(loss, Some(Loss::OfRequest)) {
+        state.lock().unwrap().caught += 1;
+        return pending().await;
+    }
     match mode {
         ProxyMode::Pass => {}
         ProxyMode::Busy => {
@@ -122,6 +167,12 @@ async fn pass(client: TcpStream, server: SocketAddr, tls: &Client, state: &Mutex
     let mut server = tls.connect(&server.ip().to_string(), stream).await.map_err(io::Error::other)?;
     server.write_all(format!("{head}Connection: close\r\n\r\n").as_bytes()).await?;
     server.write_all(&body).await?;
+    if matches!(loss, Some(Loss::OfResponse)) {
+        // The response ends with the connection.
+        drop(copy(&mut server, &mut sink()).await);
+        state.lock().unwrap().caught += 1;
+        return pending().await;
+    }
     let (mut from_client, mut to_client) = tokio::io::split(client);
     let (mut from_server, mut to_server) = tokio::io::split(server);
     tokio::select! {

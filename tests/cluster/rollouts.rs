@@ -3,12 +3,15 @@
 // Clippy takes only the functions marked #[test] for tests, not what they call.
 #![allow(clippy::unwrap_used)]
 
+mod phases;
+
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::install;
-use crate::setup::{PATIENCE, Setup, arrived};
+use crate::setup::{PATIENCE, Setup, arrived, replica_by};
 use edgesync_testkit::proxy::Proxy;
 use edgesync_testkit::site::fleet::output_text;
 use edgesync_testkit::site::{Agent, Cloud, Site, eventually};
@@ -48,6 +51,12 @@ impl Fleet {
     /// Starts the replicas one after the other, so that the first one leads.
     async fn start() -> Self {
         let setup = Setup::start().await;
+        let admin = setup.kubernetes.admin.clone();
+        Self::over(setup, [&admin, &admin]).await
+    }
+
+    /// The same with a kubeconfig for each replica.
+    async fn over(setup: Setup, kubeconfigs: [&Path; 2]) -> Self {
         setup.admin.run(&["wait", "--for=condition=Established", "crd/clusterplacements.edgesync.io"]).ok();
         for (name, stage) in [(CANARY, "canary"), ("edge-2", "late"), ("edge-3", "late")] {
             setup.apply(&format!(
@@ -60,7 +69,7 @@ impl Fleet {
         }
         setup.apply(&rule("1h"));
         let homes = [Site::new(), Site::new()];
-        let mut replicas = [setup.replica(&homes[0]), setup.replica(&homes[1])];
+        let mut replicas = [0, 1].map(|index| replica_by(&homes[index], kubeconfigs[index]));
         let lines = [Proxy::start(replicas[0].mqtt), Proxy::start(replicas[1].mqtt)];
         replicas[0].run().await;
         let mut fleet = Self { agents: Vec::new(), replicas, lines, setup, _homes: homes };
