@@ -193,7 +193,7 @@ async fn nginx_serves_updates_and_keeps_its_page_on_a_bad_one() {
 }
 
 /// Returns a window that is days away.
-fn closed_window() -> String {
+pub(super) fn closed_window() -> String {
     let day = jiff::tz::TimeZone::UTC.to_datetime(jiff::Timestamp::now()).date();
     let day = day.checked_add(jiff::Span::new().days(3)).unwrap().weekday();
     format!("apply = {{ at = \"{} 02:00-04:00\", zone = \"UTC\" }}\n", &format!("{day:?}")[..3])

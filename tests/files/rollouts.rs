@@ -9,7 +9,7 @@ use edgesync_admin::cloud::RolloutStatus;
 use serde_json::{Value, json};
 
 use crate::files::device::{Device, config_map};
-use crate::files::nginx::{NGINX, Nginx, nginx, page_at, rule as nginx_rule};
+use crate::files::nginx::{NGINX, Nginx, closed_window, nginx, page_at, rule as nginx_rule};
 use edgesync_testkit::site::fleet::output_text;
 use edgesync_testkit::site::*;
 
@@ -60,6 +60,10 @@ impl Station {
     }
 }
 
+fn node(name: &str, stage: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"stage": stage}}})
+}
+
 fn rule(healthy_within: &str) -> Value {
     json!({
         "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": { "name": RULE },
@@ -90,6 +94,18 @@ async fn until_stable(cloud: &Cloud, number: u64) {
     until(cloud, &format!("revision {number} is stable"), is_stable).await;
 }
 
+/// Waits until the status of the rule says that the roll-out is degraded, with these words.
+async fn until_degraded(cloud: &Cloud, words: &str) {
+    let path = format!("/apis/edgesync.io/v1alpha1/clusterplacements/{RULE}");
+    eventually(&format!("the status of the rule says {words:?}"), PATIENCE, async || {
+        let rule: Value = cloud.client().get(&path).await.unwrap();
+        let mut conditions = rule["status"]["conditions"].as_array()?.iter();
+        let degraded = conditions.find(|one| one["type"] == "Degraded" && one["status"] == "True")?;
+        degraded["message"].as_str()?.contains(words).then_some(())
+    })
+    .await;
+}
+
 /// Runs `edgesync-cloud rollout` and returns its output.
 async fn rollout(cloud: &Cloud, words: &[&str]) -> String {
     let output = cloud.command(&[&["rollout"], words, &[RULE]].concat()).await;
@@ -108,7 +124,6 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
         settings.tables("");
     })
     .await;
-    let node = |name: &str, stage: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"stage": stage}}});
     cloud.apply([node(CANARY, "canary"), node(OTHERS[0], "late"), node(OTHERS[1], "late")]).await;
     cloud.apply([conf("web", "one"), conf("db", "one")]).await;
     cloud.apply([rule("5m")]).await;
@@ -126,9 +141,12 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     assert_eq!((failed.waves[0].failed, failed.waves[1].open), (1, false));
     let first = &failed.waves[0].failures[0];
     assert_eq!(first.node, CANARY);
-    assert!(first.message.contains("web"), "{first:?}");
+    let key = "ConfigMap 'plant/web': NotInEffect: ";
+    assert!(first.message.starts_with(key) && first.message.contains("lisssten"), "{first:?}");
     let status = rollout(&cloud, &["status"]).await;
-    assert!(status.contains("FailuresExceeded") && status.contains(CANARY), "{status}");
+    let summary = format!("1 of 1 nodes in wave 1 have failed, 0 % may; {CANARY}: {key}");
+    assert!(status.contains("FailuresExceeded") && status.contains(&summary), "{status}");
+    until_degraded(&cloud, &summary).await;
     stations[0].device.until(&cloud, "nginx", &broken(), FilesState::NotInEffect).await;
     for station in &stations {
         assert_eq!(["web", "db"].map(|name| station.serves(name)), [Some("one".into()), Some("one".into())]);
@@ -137,6 +155,7 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     cloud.crash().await;
     let again = until(&cloud, "the status after a restart", |shown| shown.waves[0].failed == 1).await;
     assert_eq!((again.paused, again.revisions.len()), (failed.paused, 2));
+    assert_eq!(again.waves[0].failures, failed.waves[0].failures);
 
     // The undone version does not return with a change of another object.
     rollout(&cloud, &["undo"]).await;
@@ -173,4 +192,62 @@ async fn bad_version_stays_at_the_canary_and_its_fix_reaches_all() {
     cloud.apply([rule("5m")]).await;
     rollout(&cloud, &["resume"]).await;
     until_stable(&cloud, 5).await;
+}
+
+/// Nodes go back outside of windows, where the operator says so and the file rule permits it.
+#[tokio::test]
+async fn undo_overrides_windows_of_rules_that_permit_it() {
+    let site = Site::new();
+    let cloud = Cloud::start_with(&site, |settings| {
+        settings.tables("");
+    })
+    .await;
+    let object = |mode: &str| config_map("web", json!({ "mode": mode }));
+    let nodes = [CANARY, OTHERS[0]];
+    cloud.apply(nodes.map(|name| node(name, "canary"))).await;
+    cloud.apply([object("one")]).await;
+    let mut rule = rule("5m");
+    rule["spec"]["rollout"]["soak"] = json!("1h");
+    cloud.apply([rule]).await;
+    let path = |name: &str| site.path(&format!("{name}.files"));
+    let files = |name: &str, rest: &str| {
+        let shown = path(name).display().to_string();
+        format!(
+            "[[files]]\nname = \"web\"\nobjects = {{ kinds = [\"configmaps\"], namespaces = [\"plant\"] }}\n\
+             to = \"{shown}/{{metadata.name}}\"\nsettle = \"0s\"\n{rest}"
+        )
+    };
+    let mode = |name: &str| std::fs::read_to_string(path(name).join("web/mode")).ok();
+    let mut devices = Vec::new();
+    for name in nodes {
+        std::fs::create_dir(path(name)).unwrap();
+        let mut device = Device::named(&site, &cloud, name, &files(name, ""));
+        device.agent.write_config();
+        device.start_helper().await;
+        device.agent.run().await;
+        device.all_in_effect("web", 1).await;
+        devices.push(device);
+    }
+    until_stable(&cloud, 1).await;
+    let one = devices[0].object("web", "web").await.unwrap().version;
+
+    cloud.apply([object("two")]).await;
+    for (device, rest) in devices.iter_mut().zip(["overridable = true\n", ""]) {
+        let two = device.until(&cloud, "web", &object("two"), FilesState::InEffect).await;
+        assert_ne!(two.version, one);
+        let name = device.agent.node.clone();
+        device.reload(&files(&name, &(closed_window() + rest))).await;
+    }
+    until(&cloud, "both have it in effect", |shown| shown.waves[0].good == 2).await;
+    rollout(&cloud, &["undo", "--override-window"]).await;
+    let expected = [(FilesState::InEffect, "one"), (FilesState::Waiting, "two")];
+    for (device, (state, content)) in devices.iter().zip(expected) {
+        let shown = eventually(&format!("{} is {}", device.agent.node, state.name()), PATIENCE, async || {
+            device.object("web", "web").await.filter(|shown| shown.state == state && shown.desired == one)
+        })
+        .await;
+        assert_eq!(shown.reason.as_deref(), (state == FilesState::Waiting).then_some("Window"), "{shown:?}");
+        assert_eq!(mode(&device.agent.node).as_deref(), Some(content));
+    }
+    until_stable(&cloud, 1).await;
 }

@@ -70,6 +70,11 @@ impl EffectCounts {
     }
 }
 
+/// Limit of the messages kept for a node in [`NodeEffects`].
+const MAX_MESSAGES: usize = 4;
+/// Limit of the length of each of them in bytes.
+const MAX_MESSAGE: usize = 240;
+
 /// Effects on one node, in about 30 bytes per object: a thousand objects on each of ten thousand
 /// nodes must fit.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +84,8 @@ pub struct NodeEffects {
     /// the state; by the [`key_of`] the UID.
     objects: HashMap<u64, (u64, EffectState)>,
     counts: EffectCounts,
+    /// Messages about objects that are not in effect, the newest last; by the [`key_of`] the UID.
+    messages: Vec<(u64, Box<str>)>,
     taken: IngestCursor,
 }
 
@@ -98,7 +105,7 @@ impl NodeEffects {
             self.follow(epoch);
             match effect.state {
                 EffectState::Gone => self.forget(&effect.uid),
-                state => self.set(key_of(&effect.uid), &effect.wanted, state),
+                state => self.set(key_of(&effect.uid), &effect.wanted, state, &effect.message),
             }
         }
     }
@@ -108,13 +115,16 @@ impl NodeEffects {
         if self.epoch.replace(epoch).is_some_and(|before| before != epoch) {
             self.objects = HashMap::new();
             self.counts = EffectCounts::default();
+            self.messages = Vec::new();
         }
     }
 
     pub fn forget(&mut self, uid: &str) {
-        if let Some((_, state)) = self.objects.remove(&key_of(uid)) {
+        let key = key_of(uid);
+        if let Some((_, state)) = self.objects.remove(&key) {
             *self.counts.of(state) -= 1;
         }
+        self.messages.retain(|(of, _)| *of != key);
     }
 
     /// Removes all objects except these.
@@ -129,14 +139,31 @@ impl NodeEffects {
             *counts.of(*state) -= u64::from(!stays);
             stays
         });
+        self.messages.retain(|(of, _)| kept.contains(of));
     }
 
-    fn set(&mut self, key: u64, wanted: &ResourceVersion, state: EffectState) {
+    fn set(&mut self, key: u64, wanted: &ResourceVersion, state: EffectState, message: &str) {
         let version = key_of(wanted.as_str());
         if let Some((_, before)) = self.objects.insert(key, (version, state)) {
             *self.counts.of(before) -= 1;
         }
         *self.counts.of(state) += 1;
+        self.messages.retain(|(of, _)| *of != key);
+        let is_failure = !matches!(state, EffectState::InEffect | EffectState::Waiting);
+        if is_failure && !message.is_empty() {
+            if self.messages.len() == MAX_MESSAGES {
+                self.messages.remove(0);
+            }
+            self.messages.push((key, one_line(message)));
+        }
+    }
+
+    /// Returns why an object, given by its [`key_of`], is not in effect: the message of the node in
+    /// one line. It may quote all files of the rule, also those of Secrets. Only the newest
+    /// messages of a node are kept.
+    #[must_use]
+    pub fn message(&self, uid: u64) -> Option<&str> {
+        self.messages.iter().find(|(of, _)| *of == uid).map(|(_, message)| &**message)
     }
 
     /// Returns whether a version of an object is in effect, both given by their [`key_of`]; `None`
@@ -160,6 +187,14 @@ impl NodeEffects {
     pub fn counts(&self) -> EffectCounts {
         self.counts
     }
+}
+
+/// Returns the beginning of a message, without control characters.
+fn one_line(message: &str) -> Box<str> {
+    let text = message.trim();
+    let shown = text.get(..text.floor_char_boundary(MAX_MESSAGE)).unwrap_or(text);
+    let ellipsis = if shown.len() < text.len() { "…" } else { "" };
+    shown.chars().map(|c| if c.is_control() { ' ' } else { c }).chain(ellipsis.chars()).collect()
 }
 
 /// Returns the labels by which a record shows the effect of its object.
@@ -234,7 +269,8 @@ fn in_effect(conn: &Connection, node: &NodeName) -> Result<Vec<InEffect>, CloudE
 }
 
 fn effects_by_node(conn: &Connection) -> Result<HashMap<NodeName, NodeEffects>, CloudError> {
-    let mut statement = conn.prepare_cached("SELECT node, epoch, uid, wanted, state FROM effects")?;
+    let mut statement =
+        conn.prepare_cached("SELECT node, epoch, uid, wanted, state, message FROM effects")?;
     let mut rows = statement.query([])?;
     let mut found: HashMap<NodeName, NodeEffects> = HashMap::new();
     while let Some(row) = rows.next()? {
@@ -249,7 +285,9 @@ fn effects_by_node(conn: &Connection) -> Result<HashMap<NodeName, NodeEffects>, 
         effects.follow(epoch.map_err(damaged)?);
         let wanted = row.get::<_, Option<String>>(3)?.map_or_else(|| "".into(), ResourceVersion::new);
         let state = state_of(row.get_ref(4)?.as_str().unwrap_or_default());
-        effects.set(key_of(row.get_ref(2)?.as_str().unwrap_or_default()), &wanted, state);
+        let (uid, message) = (row.get_ref(2)?, row.get_ref(5)?);
+        let key = key_of(uid.as_str().unwrap_or_default());
+        effects.set(key, &wanted, state, message.as_str().unwrap_or_default());
     }
     Ok(found)
 }

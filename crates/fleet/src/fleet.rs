@@ -425,12 +425,12 @@ impl<S: Source> Fleet<S> {
     fn check_rules(&mut self) {
         let Self { requests, rules, reconciler, rollout_loop, .. } = self;
         let rollouts = &reconciler.desired.rollouts;
-        let is_moving = |rule: &Uid| {
-            let index = rollouts.index(&RuleKey::Object(rule.clone()));
-            index.is_some_and(|index| rollout_loop.is_writing_of(index))
+        let rollout = |rule: &Uid| match rollouts.index(&RuleKey::Object(rule.clone())) {
+            Some(index) => rollout_loop.conditions(rollouts, index),
+            None => Some(Vec::new()),
         };
         let source = requests.source();
-        let status = rules.check_next(reconciler, is_moving, |rule, kinds| source.rule_problems(rule, kinds));
+        let status = rules.check_next(reconciler, rollout, |rule, kinds| source.rule_problems(rule, kinds));
         if let Some(status) = status {
             self.requests.ask(|source| async move {
                 Response::RuleStatusWritten(source.set_rule_status(status).await)

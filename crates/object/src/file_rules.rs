@@ -91,6 +91,17 @@ impl FileRules {
         });
         Some(concerned.collect())
     }
+
+    /// Returns whether messages about an object may quote files of another kind: a program reads
+    /// all files of its rule. They may unless all rules that concern the object leave the kind out.
+    #[must_use]
+    pub fn may_quote(&self, object: &Candidate<'_>, other: &Resource) -> bool {
+        let Candidate { resource, namespace, name, labels } = object;
+        let concerns =
+            |rule: &&ObjectMatch| rule.names(resource, namespace, name) && rule.selector.matches(labels);
+        let mut rules = self.0.iter().filter(concerns).peekable();
+        rules.peek().is_none() || rules.any(|rule| rule.takes(other))
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +159,25 @@ mod tests {
         });
         let expected: Vec<bool> = objects.iter().map(|(_, is)| *is).collect();
         assert_eq!(rules.concern(&candidates.collect::<Vec<_>>()), Some(expected));
+    }
+
+    #[test]
+    fn messages_quote_the_kinds_of_the_rules_that_concern_an_object() {
+        let rules = rules(concat!(
+            r#"[{"kinds":["configmaps"],"names":["web","both"]},{"kinds":["secrets"]},"#,
+            r#"{"kinds":["configmaps","secrets"],"names":["mixed","both"]},{"names":["any"]}]"#
+        ));
+        let (map, secret) = (guess("v1", "ConfigMap", true), guess("v1", "Secret", true));
+        let labels = Labels::new();
+        let may_quote = |resource, name| {
+            rules.may_quote(&Candidate { resource, namespace: "plant", name, labels: &labels }, &secret)
+        };
+        assert!(!may_quote(&map, "web"));
+        for (resource, name) in
+            [(&map, "mixed"), (&map, "both"), (&map, "any"), (&map, "none"), (&secret, "web")]
+        {
+            assert!(may_quote(resource, name), "{name}");
+        }
     }
 
     #[test]

@@ -11,8 +11,8 @@ use super::verdict::{Exceeded, Verdict};
 /// From this number of revisions in a row that were replaced early, changes come too fast.
 pub(crate) const STARVED_AFTER: u32 = 3;
 
-/// The conditions of a rule with a roll-out. They have no counts, so that they change seldom;
-/// [`messages`] has them.
+/// The conditions of a rule with a roll-out. They have no current counts, so that they change
+/// seldom; [`messages`] has them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Conditions {
@@ -34,6 +34,9 @@ pub struct Condition {
     pub reason: Reason,
     /// Time of the last change of `status`.
     pub since: Timestamp,
+    /// Counts and the first failure when failures exceeded their limit; only with that reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// Reasons of conditions.
@@ -177,20 +180,31 @@ pub(crate) fn conditions(
     let before = status.conditions.as_ref();
     let condition = |(status, reason): (bool, Reason), before: Option<&Condition>| {
         let since = before.filter(|before| before.status == status).map_or(now, |before| before.since);
-        Condition { status, reason, since }
+        Condition { status, reason, since, message: None }
     };
     let paused = match &status.paused {
         Some(pause) => (true, pause.reason.condition()),
         None => (false, Reason::NotPaused),
     };
+    let degraded_before = before.map(|before| &before.degraded);
+    let mut degraded = condition(degraded(rollout, status, observed, judged), degraded_before);
+    if degraded.reason == Reason::FailuresExceeded {
+        // The failures that were first stay, whatever else fails and whoever leads.
+        degraded.message = failures_before(status)
+            .map(str::to_owned)
+            .or_else(|| exceeded_message(rollout, judged, observed));
+    }
     Conditions {
         progressing: condition(progressing(status, judged), before.map(|before| &before.progressing)),
         paused: condition(paused, before.map(|before| &before.paused)),
-        degraded: condition(
-            degraded(rollout, status, observed, judged),
-            before.map(|before| &before.degraded),
-        ),
+        degraded,
     }
+}
+
+/// Returns the recorded message about the failures that exceed their limit now.
+fn failures_before(status: &Status) -> Option<&str> {
+    let degraded = &status.conditions.as_ref()?.degraded;
+    degraded.message.as_deref().filter(|_| degraded.reason == Reason::FailuresExceeded)
 }
 
 impl PauseReason {
@@ -266,15 +280,14 @@ fn pause_message(status: &Status) -> String {
 
 fn degraded_message(rollout: &Rollout, status: &Status, observed: &Observed, judged: &Judged) -> String {
     let (_, reason) = degraded(rollout, status, observed, judged);
-    match (reason, &judged.failed, observed.too_large) {
-        (Reason::FailuresExceeded, Some((wave, exceeded)), _) => {
-            exceeded_message(rollout, *wave, exceeded, observed)
-        }
-        (Reason::TooLarge, _, Some(TooLarge { objects, max_objects, bytes, max_bytes })) => format!(
+    match (reason, observed.too_large) {
+        (Reason::FailuresExceeded, _) => exceeded_message(rollout, judged, observed)
+            .or_else(|| failures_before(status).map(str::to_owned))
+            .unwrap_or_else(|| "too many nodes have failed".to_owned()),
+        (Reason::TooLarge, Some(TooLarge { objects, max_objects, bytes, max_bytes })) => format!(
             "{objects} objects with {bytes} bytes exceed the limit of {max_objects} objects and {max_bytes} bytes; \
              nodes keep the revisions that they have"
         ),
-        (Reason::FailuresExceeded, ..) => "too many nodes have failed".to_owned(),
         (Reason::NotStored, ..) => format!(
             "bodies of the next revision cannot be stored: {}; nodes keep the revisions that they have",
             observed.unstored.as_deref().unwrap_or_default()
@@ -295,21 +308,23 @@ fn degraded_message(rollout: &Rollout, status: &Status, observed: &Observed, jud
     }
 }
 
-fn exceeded_message(rollout: &Rollout, wave: usize, exceeded: &Exceeded, observed: &Observed) -> String {
-    let Exceeded { group, counts } = exceeded;
+/// Returns counts and the first failure of the wave in which failures exceed their limit; `None` if
+/// they are not known now.
+fn exceeded_message(rollout: &Rollout, judged: &Judged, observed: &Observed) -> Option<String> {
+    let (wave, Exceeded { group, counts }) = judged.failed.as_ref()?;
     let key = rollout.max_failures.group_by.as_deref().unwrap_or_default();
     let of = match group {
         Some(value) => format!(" with {key}={value}"),
         None if key.is_empty() => String::new(),
         None => format!(" without the label {key}"),
     };
-    let first = observed.waves.get(wave).and_then(|counts| counts.failures.first());
+    let first = observed.waves.get(*wave).and_then(|counts| counts.failures.first());
     let first = first.map(|failed| format!("; {}: {}", failed.node, failed.message)).unwrap_or_default();
-    format!(
+    Some(format!(
         "{} of {} nodes{of} in wave {} have failed, {} % may{first}",
         counts.failed,
         counts.answered + counts.awaited,
         wave + 1,
         rollout.max_failures.percent
-    )
+    ))
 }

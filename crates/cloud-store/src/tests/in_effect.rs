@@ -223,14 +223,46 @@ async fn compact_effects_equal_the_stored_rows() {
         assert_eq!((has(&effects, "u1", "1"), has(&effects, "u1", "2")), (Some(true), Some(false)));
         assert_eq!((has(&effects, "u2", "2"), has(&effects, "u2", "1")), (Some(false), Some(false)));
         assert_eq!((has(&effects, "u3", "3"), has(&effects, "u4", "4")), (Some(false), None));
+        let why = |effects: &NodeEffects| {
+            ["u1", "u2", "u3", "u4"].map(|uid| effects.message(key_of(uid)).is_some())
+        };
+        assert_eq!(effects.message(key_of("u2")), Some("check: exit code 1"));
+        assert_eq!(why(&effects), [false, true, true, false]);
         effects.follow(Epoch(7));
         effects.keep(["u1", "u3"].into_iter());
+        assert_eq!(why(&effects), [false, false, true, false]);
         effects.forget("u3");
         effects.forget("u3");
+        assert_eq!(why(&effects), [false; 4]);
         assert_eq!(effects.counts(), EffectCounts { in_effect: 1, ..EffectCounts::default() });
         effects.follow(Epoch(8));
         assert_eq!((effects.counts().objects(), has(&effects, "u1", "1")), (0, None));
     }
+}
+
+#[test]
+fn kept_messages_are_few_and_short() {
+    let mut effects = NodeEffects::default();
+    let mut seq = 0;
+    let mut report = |effects: &mut NodeEffects, uid: &str, state, message: &str| {
+        seq += 1;
+        let content = EffectContent { message: message.into(), ..effect(uid, None, 1, state) };
+        effects.ingest("o", seq, Epoch(7), Some(&content));
+        effects.message(key_of(uid)).map(str::to_owned)
+    };
+    let mut bad = |uid: &str, message: &str| {
+        report(&mut effects, uid, EffectState::NotInEffect, message).unwrap_or_default()
+    };
+    assert_eq!(bad("u1", " nginx: unknown\n\x1b[1mdirective\n"), "nginx: unknown  [1mdirective");
+    let long = bad("u2", &"\u{e9}".repeat(500));
+    assert_eq!((long.chars().count(), long.ends_with('…')), (121, true));
+    for uid in ["u1", "u3", "u4", "u5"] {
+        bad(uid, uid);
+    }
+    assert_eq!(effects.message(key_of("u2")), None, "the oldest of five");
+    assert_eq!(effects.message(key_of("u5")), Some("u5"));
+    effects.ingest("o", 9, Epoch(7), Some(&effect("u5", Some(1), 2, EffectState::Waiting)));
+    assert_eq!(effects.message(key_of("u5")), None, "nothing is wrong with it");
 }
 
 #[tokio::test]

@@ -189,6 +189,18 @@ impl Revision {
         rules.concern(&candidates.collect::<Option<Vec<_>>>()?)
     }
 
+    /// Returns whether messages of a node with these file rules about one of its objects may quote
+    /// a Secret; they may if the rules are not known.
+    pub(crate) fn may_quote_secrets(&self, uid: &str, rules: Option<&FileRules>) -> bool {
+        let entry = self.set.as_ref().and_then(|set| set.entries().get(uid));
+        let Some((rules, (entry, (object, resource)))) = rules.zip(entry.zip(self.objects.get(uid))) else {
+            return true;
+        };
+        let ObjectRef { namespace, name, .. } = &**object;
+        let object = Candidate { resource, namespace, name, labels: &entry.labels };
+        rules.may_quote(&object, &kinds::guess("v1", "Secret", true))
+    }
+
     fn known(&self) -> Known {
         (self.key.clone(), self.set.is_some())
     }

@@ -20,7 +20,7 @@ use super::requests::{EventCause, Response};
 use crate::admin::RolloutStatusAnswer;
 use crate::metrics::RolloutNumbers;
 use crate::source::{RolloutWrite, RuleKey, Source, Sweep};
-use edgesync_admin::cloud::RolloutStatus;
+use edgesync_admin::cloud::{RolloutCondition, RolloutStatus};
 use edgesync_object::status::Reason;
 use edgesync_object::{NodeName, ObjectKey, Status as Error};
 use edgesync_protocol::change::Uid;
@@ -29,7 +29,6 @@ use edgesync_rollout::engine::Happened;
 use edgesync_rollout::{Command, Input, Observed, Set, Snapshot, Status, Step, step};
 
 use count::{Concerned, Count, Fact};
-pub(super) use rule::conditions;
 
 /// API version and kinds of rules that are objects.
 const API_VERSION: &str = "edgesync.io/v1alpha1";
@@ -133,10 +132,17 @@ impl Moved {
 }
 
 impl RolloutLoop {
-    /// Returns whether the status of a roll-out is being written or awaited. The other writer of
-    /// the status of its rule waits meanwhile.
-    pub(super) fn is_writing_of(&self, index: RuleIndex) -> bool {
-        self.rules.get(&index).is_some_and(Moved::is_writing)
+    /// Returns the conditions of a roll-out for the status of its rule. `None` while the status of
+    /// the roll-out is being written or awaited: the other writer waits meanwhile.
+    pub(super) fn conditions(
+        &self,
+        rollouts: &Assignments,
+        index: RuleIndex,
+    ) -> Option<Vec<RolloutCondition>> {
+        let Some((moved, rule)) = self.rules.get(&index).zip(rollouts.rule(index)) else {
+            return Some(Vec::new());
+        };
+        (!moved.is_writing()).then(|| rule::conditions(rule, &moved.observed))
     }
 
     /// Returns whether a status has arrived whose revisions are still to be read before they can be

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use super::broadcasts::QueuedChange;
 use super::reconciler::{DesiredObjects, Reconciler};
-use super::rollout_loop::conditions;
 use crate::reasons::PlacementReason;
-use crate::source::{RuleKey, RuleProblem, RuleStatus};
+use crate::source::{RuleProblem, RuleStatus};
+use edgesync_admin::cloud::RolloutCondition;
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::{InForce, RuleRollout};
@@ -191,12 +191,13 @@ impl Rules {
     // --- status
 
     /// Checks rules, one per turn. Returns a status that must be written; [`Rules::status_written`]
-    /// follows. `is_moving` returns whether the roll-out of a rule is being written: the rule waits
-    /// for the next check. `problems` returns the source's problems with a rule.
+    /// follows. `rollout` returns the conditions of the roll-out of a rule, or `None` while that is
+    /// being written: the rule waits for the next check. `problems` returns the source's problems
+    /// with a rule.
     pub(super) fn check_next(
         &mut self,
         reconciler: &Reconciler,
-        is_moving: impl FnOnce(&Uid) -> bool,
+        rollout: impl FnOnce(&Uid) -> Option<Vec<RolloutCondition>>,
         problems: impl FnOnce(&Uid, &[KindMatch]) -> Vec<RuleProblem>,
     ) -> Option<RuleStatus> {
         let now = reconciler.now();
@@ -208,10 +209,8 @@ impl Rules {
             self.due = self.known.keys().cloned().collect();
         }
         let count = self.count_in_effect(reconciler)?;
-        if is_moving(&count.rule) {
-            return None;
-        }
-        let status = self.status(reconciler, &count, problems)?;
+        let rollout = rollout(&count.rule)?;
+        let status = self.status(reconciler, &count, rollout, problems)?;
         self.writing = Some(count.rule);
         Some(status)
     }
@@ -231,6 +230,7 @@ impl Rules {
         &self,
         reconciler: &Reconciler,
         count: &Count,
+        rollout: Vec<RolloutCondition>,
         problems: impl FnOnce(&Uid, &[KindMatch]) -> Vec<RuleProblem>,
     ) -> Option<RuleStatus> {
         let placement = &reconciler.desired.placement;
@@ -280,10 +280,8 @@ impl Rules {
             fields(kind, status.as_str(), reason, message)
         };
         let mut shown = vec![condition(accepted), condition(synced), condition(count.condition())];
-        let rollouts = &reconciler.desired.rollouts;
-        let governing = rollouts.index(&RuleKey::Object(uid.clone())).and_then(|index| rollouts.rule(index));
-        shown.extend(governing.into_iter().flat_map(conditions).map(|(kind, status, reason, message)| {
-            fields(kind, if status { "True" } else { "False" }, &reason, message)
+        shown.extend(rollout.into_iter().map(|one| {
+            fields(&one.r#type, if one.status { "True" } else { "False" }, &one.reason, one.message)
         }));
         let status = json!({
             "observedGeneration": text.generation,

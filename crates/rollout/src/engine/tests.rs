@@ -244,8 +244,16 @@ fn failures_pause_until_they_are_resolved() {
     rule.nodes(&[failed()]).observe();
     let expected = (Reason::FailuresExceeded, Reason::FailuresExceeded, Reason::FailuresExceeded);
     assert_eq!(rule.reasons(), expected);
-    let messages = messages(&rule.rollout, &rule.status, &rule.observed);
-    assert_eq!(messages.degraded, "2 of 2 nodes in wave 1 have failed, 0 % may; n00: nginx: bad");
+    let degraded = |rule: &Rule| messages(&rule.rollout, &rule.status, &rule.observed).degraded;
+    let first = "2 of 2 nodes in wave 1 have failed, 0 % may; n00: nginx: bad";
+    assert_eq!(degraded(&rule), first);
+    // The next leader, which has counted nothing yet, and knows no messages of earlier sessions.
+    let counted = std::mem::take(&mut rule.observed);
+    assert_eq!(degraded(&rule), first);
+    let before = rule.status.clone();
+    rule.observe();
+    assert_eq!(rule.status, before, "nothing is to be written");
+    rule.observed = counted;
     // Resumed while they still fail: paused again.
     rule.command(&resume(PauseReason::FailuresExceeded)).unwrap();
     rule.observe();

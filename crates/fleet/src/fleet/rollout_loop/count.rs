@@ -35,6 +35,9 @@ const NODES_A_UNIT: usize = 8;
 /// Time after the assignment from which the state that another replica publishes is believed.
 const PUBLISHED: std::time::Duration = std::time::Duration::from_secs(60);
 
+/// Replaces messages of nodes that may quote a Secret.
+const QUOTES: &str = "message hidden, it may quote a Secret";
+
 /// For each object of a revision in their order, whether a file rule concerns it; `None` if that is
 /// not known.
 type Flags = Option<Arc<[bool]>>;
@@ -252,6 +255,7 @@ impl Count {
 /// The content of a revision that is assigned to a node.
 #[derive(Clone, Copy)]
 struct Assigned<'a> {
+    revision: &'a Revision,
     set: &'a Set,
     /// The content of the revision below, if it is known.
     before: Option<&'a Set>,
@@ -297,8 +301,8 @@ impl Fact {
                 expected,
             },
         };
-        if is_assigned && let Some(set) = revision.and_then(|revision| revision.set.as_deref()) {
-            let assigned = Assigned { set, before, concerned };
+        if is_assigned && let Some((revision, set)) = revision.and_then(|it| Some((it, it.set.as_deref()?))) {
+            let assigned = Assigned { revision, set, before, concerned };
             let answer = match is_here || !reconciler.is_shared {
                 true => self.answer_of(reconciler, rule, node, assigned, now),
                 false => self.published(node, now),
@@ -378,7 +382,7 @@ impl Fact {
         &mut self,
         reconciler: &Reconciler,
         node: &Node,
-        Assigned { set, before, concerned }: Assigned<'_>,
+        Assigned { revision, set, before, concerned }: Assigned<'_>,
         now: Timestamp,
     ) -> Answer {
         let effects = &node.reported.effects;
@@ -400,7 +404,14 @@ impl Fact {
                 Some(Some(
                     state @ (EffectState::NotInEffect | EffectState::Conflict | EffectState::Other),
                 )) => {
-                    return Answer::Failed(format!("{}: {}", entry.object.key(), state.name()));
+                    let failed = format!("{}: {}", entry.object.key(), state.name());
+                    let rules = reconciler.nodes.file_rules(&node.name).map(|rules| &**rules);
+                    return Answer::Failed(match effects.message(key_of(uid)) {
+                        None => failed,
+                        // All roles see it, also in the status of the rule.
+                        Some(_) if revision.may_quote_secrets(uid, rules) => format!("{failed}: {QUOTES}"),
+                        Some(message) => format!("{failed}: {message}"),
+                    });
                 }
             }
         }

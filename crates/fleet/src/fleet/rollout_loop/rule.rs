@@ -21,7 +21,7 @@ use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::RuleRollout;
 use edgesync_placement::{RuleId, RuleText, Summary};
 use edgesync_protocol::change::Uid;
-use edgesync_rollout::conditions::{Condition, messages};
+use edgesync_rollout::conditions::{Condition, Reason, messages};
 use edgesync_rollout::engine::Happened;
 use edgesync_rollout::observed::WaveCounts;
 use edgesync_rollout::status::Outcome;
@@ -290,16 +290,10 @@ pub(super) fn show(rule: &GoverningRule, observed: &Observed, is_valid: bool) ->
     let GoverningRule { rollout, status, .. } = rule;
     let shown = messages(rollout, status, observed);
     let conditions = status.conditions.as_ref().map(|conditions| {
-        let condition = |kind: &str, condition: &Condition, message: String| RolloutCondition {
-            r#type: kind.to_owned(),
-            status: condition.status,
-            reason: format!("{:?}", condition.reason),
-            message,
-        };
         vec![
-            condition("Progressing", &conditions.progressing, shown.progressing),
-            condition("Paused", &conditions.paused, shown.paused),
-            condition("Degraded", &conditions.degraded, shown.degraded),
+            shown_condition("Progressing", &conditions.progressing, shown.progressing),
+            shown_condition("Paused", &conditions.paused, shown.paused),
+            shown_condition("Degraded", &conditions.degraded, shown.degraded),
         ]
     });
     let revisions = status.revisions.iter().map(|revision| {
@@ -361,32 +355,38 @@ pub(super) fn numbers(rule: &GoverningRule, observed: &Observed) -> RolloutNumbe
     }
 }
 
-/// Returns the conditions of a roll-out for the status of its rule, without counts: type, status,
-/// reason, message.
-pub(in crate::fleet) fn conditions(rule: &GoverningRule) -> Vec<(&'static str, bool, String, String)> {
-    let Some(conditions) = &rule.status.conditions else { return Vec::new() };
-    let message = match rule.status.progressing() {
+/// Returns the conditions of a roll-out for the status of its rule. They have counts only after too
+/// many failures.
+pub(super) fn conditions(rule: &GoverningRule, observed: &Observed) -> Vec<RolloutCondition> {
+    let GoverningRule { rollout, status, .. } = rule;
+    let Some(conditions) = &status.conditions else { return Vec::new() };
+    let message = match status.progressing() {
         Some(top) => {
-            format!(
-                "revision {} is open for {} of {} waves",
-                top.number,
-                top.open,
-                rule.rollout.waves.count()
-            )
+            format!("revision {} is open for {} of {} waves", top.number, top.open, rollout.waves.count())
         }
-        None => match rule.status.top() {
+        None => match status.top() {
             Some(top) => format!("revision {} is stable", top.number),
             None => "no revision yet".to_owned(),
         },
     };
-    let condition = |kind, condition: &Condition| {
-        (kind, condition.status, format!("{:?}", condition.reason), message.clone())
+    let degraded = match conditions.degraded.reason {
+        Reason::FailuresExceeded => format!("{message}: {}", messages(rollout, status, observed).degraded),
+        _ => message.clone(),
     };
     vec![
-        condition("Progressing", &conditions.progressing),
-        condition("Paused", &conditions.paused),
-        condition("Degraded", &conditions.degraded),
+        shown_condition("Progressing", &conditions.progressing, message.clone()),
+        shown_condition("Paused", &conditions.paused, message),
+        shown_condition("Degraded", &conditions.degraded, degraded),
     ]
+}
+
+fn shown_condition(kind: &str, condition: &Condition, message: String) -> RolloutCondition {
+    RolloutCondition {
+        r#type: kind.to_owned(),
+        status: condition.status,
+        reason: format!("{:?}", condition.reason),
+        message,
+    }
 }
 
 /// Returns reason, note and whether it is a warning, for the Event of a transition.

@@ -244,7 +244,8 @@ async fn bad_version_stays_at_one_wave_of_ten_thousand_nodes() {
     assert_eq!((shown.paused.as_deref(), fleet.stack()), (Some("FailuresExceeded"), vec![(1, 3), (2, 1)]));
     assert_eq!((shown.waves[0].failed, shown.waves[1].open), (canaries.len(), false));
     let first = &shown.waves[0].failures[0];
-    assert!(first.node == *canaries.first().unwrap() && first.message.contains("web"), "{first:?}");
+    let hidden = "ConfigMap 'plant/web': NotInEffect: message hidden, it may quote a Secret";
+    assert_eq!((&first.node, first.message.as_str()), (canaries.first().unwrap(), hidden));
 
     for (wave, (number, version)) in [(2, bad), (1, good), (1, good)].into_iter().enumerate() {
         let node = fleet.waves[wave].first().unwrap().clone();
@@ -342,6 +343,43 @@ async fn new_object_that_a_file_rule_concerns_is_waited_for() {
     fleet.report(&rest, "new", version, true);
     fleet.until("it is in effect", |fleet| fleet.shown().waves[0].good == 2).await;
     fleet.until("the revision is stable", |fleet| fleet.stack() == [(2, 1)]).await;
+}
+
+/// The failures of a roll-out were shown without a reason.
+#[tokio::test]
+async fn failures_have_the_message_of_the_node_unless_it_may_quote_secrets() {
+    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let mut fleet = Waves::<false>::of(3, &rule.replace("heldOnly = true ", "")).await;
+    let names: BTreeSet<String> = fleet.world.devices.keys().cloned().collect();
+    fleet.put("web");
+    fleet.world.connect_all();
+    let rules = [r#"[{"kinds":["ConfigMap"]}]"#, r#"[{"kinds":["ConfigMap","Secret"]}]"#, r#"[{"later":1}]"#];
+    for (name, rules) in names.iter().zip(rules) {
+        fleet.set_file_rules(name, rules);
+    }
+    fleet.until("what is placed is the stable revision", |fleet| fleet.stack() == [(1, 1)]).await;
+    let bad = fleet.put("web");
+    fleet.until("all hold the bad version", |fleet| fleet.holders("web", bad) == names).await;
+    fleet.report(&names, "web", bad, false);
+    fleet.until("it has failed on all", |fleet| fleet.shown().waves[0].failed == 3).await;
+    let shown = fleet.shown();
+    let messages: Vec<&str> =
+        shown.waves[0].failures.iter().map(|failed| failed.message.split(": ").last().unwrap()).collect();
+    let hidden = "message hidden, it may quote a Secret";
+    assert_eq!(messages, ["exit code 1", hidden, hidden]);
+    let first = &shown.waves[0].failures[0];
+    assert_eq!(first.message, "ConfigMap 'plant/web': NotInEffect: check: exit code 1");
+
+    // What is written to the status of the rule.
+    let rollouts = &fleet.world.fleet.reconciler.desired.rollouts;
+    let index = rollouts.index(&crate::source::RuleKey::Configured("web".into())).unwrap();
+    let conditions = fleet.world.fleet.rollout_loop.conditions(rollouts, index).unwrap();
+    let degraded = conditions.into_iter().find(|one| one.r#type == "Degraded").unwrap();
+    let expected = format!(
+        "revision 2 is open for 1 of 1 waves: 3 of 3 nodes in wave 1 have failed, 5 % may; {}: {}",
+        first.node, first.message
+    );
+    assert_eq!((degraded.status, degraded.message), (true, expected));
 }
 
 /// Over a cluster, a replica knows the effects of the session alone.
