@@ -2,9 +2,10 @@
 //! once, events of a node, watches.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use edgesync_admin::check::CheckReport;
 use edgesync_admin::cloud::state::{OFFLINE, REVOKED};
@@ -168,6 +169,46 @@ async fn roll_outs_are_moved_with_the_role_edit() {
         let output = fleet.command(&["rollout", "pause", "web", "--kubeconfig", text(&file)]).await;
         assert!(ends_with(code, &output).contains(words), "{role}: {}", output_text(&output));
     }
+}
+
+#[tokio::test]
+async fn watched_roll_out_is_shown_when_it_changes() {
+    let site = Site::new();
+    let fleet = Fleet::embedded(&site, |_| {}).await;
+    let rule = json!({
+        "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": {"name": "web"},
+        "spec": {"objects": {"kinds": ["ConfigMap"]}, "nodes": {}, "rollout": {"waves": [{}], "settle": "1s"}}
+    });
+    fleet.cloud.apply([rule]).await;
+    eventually("the roll-out has a revision", PATIENCE, async || {
+        let output = fleet.command(&["rollout", "status", "web"]).await;
+        output_text(&output).contains("Initialized").then_some(())
+    })
+    .await;
+    let mut command = Command::new(edgesync_testkit::programs::cloud());
+    command.args(["rollout", "status", "web", "--watch"]).env("EDGESYNC_CLOUD_SERVER", &fleet.cloud.socket);
+    let mut watch = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let (sender, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || lines.map_while(Result::ok).for_each(|line| drop(sender.send(line))));
+    // Returns the number of statuses up to the one with these words.
+    let shown = |words: &str| {
+        let mut statuses = 0;
+        loop {
+            let line = received.recv_timeout(PATIENCE).expect(words);
+            statuses += usize::from(line.starts_with("Rule: web"));
+            if line.contains(words) {
+                return statuses;
+            }
+        }
+    };
+    assert_eq!(shown("not paused"), 1);
+    ends_with(0, &fleet.command(&["rollout", "pause", "web"]).await);
+    assert_eq!(shown("paused by"), 1, "an unchanged status is not repeated");
+    ends_with(0, &fleet.command(&["rollout", "resume", "web"]).await);
+    assert_eq!(shown("not paused"), 1);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
 }
 
 #[tokio::test]

@@ -87,6 +87,25 @@ describe('a fleet', () => {
     clean(page, /404/);
   });
 
+  test('shows what the objects of a node wait for', async keep => {
+    const page = keep(await browser.page(site.address));
+    const waiting = {
+      uid: 'u', object: { apiVersion: 'v1', kind: 'ConfigMap', namespace: 'plant', name: 'line-12' }, held: '8', inEffect: '7', desired: '8',
+      state: 'Waiting', rule: 'plc', message: 'Hold until 2026-11-26T12:00:00Z: ada: harvest', since: '2026-11-26T10:00:00Z',
+    };
+    await page.route(/\/edgesync\/v1\/nodes\/edge-1$/, async route => {
+      const response = await route.fetch();
+      await route.fulfill({ response, json: { ...await response.json(), filesInEffect: 3, filesNotInEffect: 1, objectsNotInEffect: [waiting] } });
+    });
+    await go(page, '#/nodes/edge-1');
+    await page.getByText('3 of 4').waitFor();
+    const row = page.getByRole('region', { name: 'Objects not in effect' }).locator('tbody tr');
+    await row.getByText('Waiting').waitFor();
+    assert.equal(await row.count(), 1);
+    for (const words of ['line-12', 'plc', waiting.message]) assert.ok((await row.innerText()).includes(words), words);
+    clean(page);
+  });
+
   test('shows objects and the progress of a version', async () => {
     await go(page, '#/objects');
     await page.getByLabel('Name contains').fill('line-12');

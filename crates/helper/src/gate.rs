@@ -173,4 +173,29 @@ mod tests {
         let rule = Rule { condition: vec!["/no/such/program".to_owned()], ..Rule::default() };
         assert!(gate(&rule, directory.path()).closed(false).is_some(), "a missing program permits nothing");
     }
+
+    /// A program may have to ask a machine in the network.
+    #[test]
+    fn program_reaches_the_network_only_if_its_rule_permits_that() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("notice: without root no sandbox was tested");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let machine = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{}", machine.local_addr().unwrap().port());
+        let closed = |condition_network| {
+            let condition = ["/bin/bash", "-c", &script].map(str::to_owned).to_vec();
+            let rule = Rule { condition, condition_network, ..Rule::default() };
+            gate(&rule, directory.path()).closed(false)
+        };
+        if let Some(closed) = closed(true) {
+            assert!(closed.message.contains("sandbox"), "{}", closed.message);
+            eprintln!("notice: no namespaces here; no sandbox was tested");
+            return;
+        }
+        let closed = closed(false).expect("another network");
+        assert_eq!(closed.reason, WaitReason::Condition);
+        assert!(closed.message.starts_with("/bin/bash: "), "{}", closed.message);
+    }
 }

@@ -99,6 +99,27 @@ fn removal_from_a_shared_directory_waits_for_its_window() {
 }
 
 #[test]
+fn window_that_closes_during_a_change_lets_it_end() {
+    let (rule, mut world) = (rule(), World::default());
+    let looks = Cell::new(0);
+    // Open for the test, for the pass, and for the begin of its transaction.
+    let closes = |_: bool| {
+        looks.set(looks.get() + 1);
+        let reason = WaitReason::Window;
+        (looks.get() > 3).then(|| Closed { reason, until: None, message: "closed".to_owned() })
+    };
+    let objects = [object("a", 1, false), object("b", 1, false)];
+    let (record, _) = pass_behind(&mut world, &rule, &objects, &closes);
+    assert_eq!((record.counts(), record.waiting(), record.reloads), ([2, 0, 0], 0, 1));
+    let files = &world.read.as_ref().unwrap()["/b/all"];
+    assert!(["a", "b"].iter().all(|name| files[*name] == b"1"), "{files:?}");
+    // The next change finds it closed.
+    let objects = [object("a", 2, false), object("b", 1, false)];
+    let (record, _) = pass_behind(&mut world, &rule, &objects, &closes);
+    assert_eq!((record.waiting(), record.reloads), (2, 1), "{:?}", record.objects);
+}
+
+#[test]
 fn change_of_the_rule_alone_is_not_urgent() {
     let (mut rule, mut world) = (rule(), World::default());
     let objects = [object("a", 1, true)];
