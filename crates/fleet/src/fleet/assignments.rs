@@ -166,15 +166,30 @@ impl Revision {
         Self { key, set: None, objects: HashMap::new(), names: HashMap::new() }
     }
 
-    /// Returns the UID that an object of this kind, namespace and name has in the revision.
+    /// Returns the UID that an object of this kind, namespace and name has in the revision. After
+    /// the removal of an object was undone, there may be a new one of its name too: the one with
+    /// the newest version counts.
     fn uid_of(&self, object: &ObjectRef) -> Option<&Uid> {
         let group = |object: &ObjectRef| split_api_version(&object.api_version).0.to_owned();
-        self.names.get(&object.name)?.iter().find(|uid| {
+        let namesakes = self.names.get(&object.name)?.iter().filter(|uid| {
             self.objects.get(*uid).is_some_and(|(known, _)| {
                 (&known.kind, &known.namespace) == (&object.kind, &object.namespace)
                     && group(known) == group(object)
             })
+        });
+        // Versions without an order are ordered by UID, so that all replicas choose the same one.
+        namesakes.max_by_key(|uid| {
+            let version = self.set.as_ref().and_then(|set| set.version(uid));
+            (version.and_then(|version| version.as_str().parse::<u128>().ok()), *uid)
         })
+    }
+
+    /// Returns whether a node cannot hold an object of the revision, because another one has its
+    /// name.
+    pub(crate) fn is_hidden(&self, uid: &Uid) -> bool {
+        let Some((object, _)) = self.objects.get(uid) else { return false };
+        let has_namesakes = self.names.get(&object.name).is_some_and(|uids| uids.len() > 1);
+        has_namesakes && self.uid_of(object).is_some_and(|first| first != uid)
     }
 
     /// Returns which of its objects, in their order, file rules concern; `None` if that is not
@@ -552,6 +567,12 @@ impl Assignments {
                 }
             }
         }
+        // Objects of one name hide one another.
+        let revisions = || assignments().flat_map(|it| &it.0).filter_map(|entry| entry.revision.as_ref());
+        let name = |uid: &Uid| revisions().find_map(|it| Some(it.objects.get(uid)?.0.name.clone()));
+        let names: BTreeSet<Arc<str>> = found.iter().filter_map(name).collect();
+        let namesakes = names.iter().flat_map(|name| revisions().filter_map(|it| it.names.get(name)));
+        found.extend(namesakes.filter(|uids| uids.len() > 1).flatten().cloned());
         let has_lost = assignments().any(|assignment| assignment.has_lost());
         if has_lost || found.iter().any(|uid| !exists(uid)) {
             found.extend(all());

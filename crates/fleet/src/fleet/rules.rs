@@ -6,7 +6,7 @@
 
 mod in_effect;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ const NODES_A_UNIT: usize = 8;
 /// Known rules and their status checks; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Rules {
-    known: HashMap<Uid, Known>,
+    known: BTreeMap<Uid, Known>,
     /// Replaced rules, which are removed when the relist ends.
     replaced: Vec<RuleId>,
     relist: Relist,

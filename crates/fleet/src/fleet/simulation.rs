@@ -15,7 +15,9 @@
 mod device;
 mod fate;
 mod history;
+mod oracle;
 mod rollouts;
+mod rules;
 mod scenarios;
 mod store;
 mod world;
@@ -73,10 +75,10 @@ fn run_roughly(seed: u64, trace: bool) -> Result<(), String> {
     run_with(World::new(seed, 10, trace, false))
 }
 
-/// Runs a seed in which the rule of tier 0 has a roll-out.
+/// Runs a seed in which rules have roll-outs, and change, overlap, come and go.
 fn run_rollouts(seed: u64, trace: bool) -> Result<(), String> {
     let mut world = World::new(seed, 30, trace, true);
-    world.chaos.without_restores();
+    world.chaos.without_lies();
     world.run_chaos()?;
     world.run_to_convergence()
 }

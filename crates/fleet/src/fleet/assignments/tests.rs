@@ -192,12 +192,13 @@ impl Rig {
     }
 }
 
+/// The UID begins with the name.
 fn entry(uid: &str, version: u64) -> Version {
     let object = ObjectRef {
         api_version: "v1".into(),
         kind: "ConfigMap".into(),
         namespace: "plant".into(),
-        name: uid.into(),
+        name: uid.split('-').next().unwrap().into(),
     };
     Version { version: version.into(), object, labels: Labels::new(), size: 10, digest: "".into() }
 }
@@ -256,6 +257,21 @@ fn object_that_was_created_again_waits_until_the_one_before_is_gone() {
     assert_eq!(rig.on(CANARY), versions(&[("x", 1)]));
     let version = rig.put("y", &[("also", "yes")]);
     assert_eq!(rig.on(CANARY), versions(&[("x", 1), ("y", version)]), "another name");
+}
+
+/// The removal of an object was undone, and a new one has its name. Replicas chose different ones.
+#[test]
+fn newest_of_two_objects_of_one_name_in_a_revision_counts() {
+    for _ in 0..20 {
+        let mut rig = Rig::new(true);
+        let both: Versions<'_> = &[("x", 1), ("x-a", 3), ("x-b", 2), ("y", 10)];
+        rig.stack(&[(2, Some(both))]);
+        assert_eq!(rig.on(OTHER), versions(&[("x-a", 3), ("y", 10)]));
+        rig.stack(&[(2, Some(both)), (1, Some(&[("x", 1), ("x-b", 2), ("y", 10)]))]);
+        assert_eq!(rig.on(CANARY), versions(&[("x-b", 2), ("y", 10)]), "the next one is desired");
+        rig.stack(&[(2, Some(both))]);
+        assert_eq!(rig.on(CANARY), versions(&[("x-a", 3), ("y", 10)]));
+    }
 }
 
 #[test]

@@ -392,6 +392,9 @@ impl Fact {
         reconciler.work.objects(set.entries().len() / OBJECTS_A_UNIT + 1);
         let (mut is_waiting, mut is_pending, mut is_unreported) = (false, false, false);
         for (place, (uid, entry)) in set.entries().iter().enumerate() {
+            if revision.is_hidden(uid) {
+                continue;
+            }
             match effects.state(key_of(uid), key_of(entry.version.as_str())) {
                 None => {
                     let is_new = || before.and_then(|set| set.version(uid)) != Some(&entry.version);

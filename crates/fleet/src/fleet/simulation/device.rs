@@ -2,18 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::history::Judge;
+use super::history::{Judge, Objects};
 use super::world::{Event, World};
 use super::{MAX_FRAME, MAX_OBJECT};
 use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
-use edgesync_protocol::frame::{Hello, Objects, Received, Up};
+use edgesync_protocol::frame::{Hello, Objects as Frame, Received, Up};
 use edgesync_protocol::simulation::model::{EdgeDb, object_ref};
 use edgesync_protocol::simulation::numbered::{Numbered, Waits};
 use edgesync_protocol::timing::Now;
@@ -58,7 +59,7 @@ pub(super) struct Device {
     pub(super) cloud: Option<(String, bool)>,
     /// The oldest state of the source that the fleet may know in this session, and at the arrival
     /// of each held object.
-    floor: usize,
+    pub(super) floor: usize,
     floors: BTreeMap<Uid, usize>,
     /// The version of which the node held a part at the Hello: a begun transfer ends before that of
     /// a newer version.
@@ -80,6 +81,8 @@ pub(super) struct Device {
     pub(super) may_vanish: usize,
     /// The database file that each reported object was in effect with last.
     pub(super) reported: BTreeMap<Uid, Epoch>,
+    /// The changes that were right when a fleet sent them, if rules have roll-outs.
+    pub(super) sent: HashSet<(Uid, Option<ResourceVersion>)>,
     /// Whether the database was rolled back: numbers of its lost life may settle its items.
     is_copy: bool,
 }
@@ -113,6 +116,7 @@ impl Device {
             vanished: 0,
             may_vanish: 0,
             reported: BTreeMap::new(),
+            sent: HashSet::new(),
             is_copy: false,
         }
     }
@@ -159,7 +163,7 @@ impl Device {
 
     /// Notes the changes of a frame that is older than another one of its session.
     pub(super) fn note_frame(&mut self, frame: &Received) {
-        let Received::Objects(Objects { session, receipt, changes, .. }) = frame else { return };
+        let Received::Objects(Frame { session, receipt, changes, .. }) = frame else { return };
         if self.machine.as_ref().and_then(EdgeMachine::session) != Some(session) {
             return;
         }
@@ -350,7 +354,8 @@ impl World {
         let state = self.model.state();
         let floor = device.floors.get(&effect.uid).map_or(device.floor, |floor| device.floor.min(*floor));
         let states = state.history.since(floor);
-        if states.iter().all(|state| state.placed(&device.name, &effect.uid).is_some()) {
+        let is_desired = |state: &Arc<Objects>| state.desired(&device.name).contains_key(&effect.uid);
+        if states.iter().all(is_desired) {
             self.time.violation =
                 Some(format!("outbox: {} was refused, it is placed on node {n}", effect.uid));
         }
@@ -378,7 +383,7 @@ impl World {
             repeated: &device.repeated,
             gone: RefCell::default(),
             vanished: Cell::new(device.vanished),
-            rolls: self.rolls,
+            sent: self.rolls.then_some(&device.sent),
         };
         let commit = device.db.apply(changes, &judge).map_err(|why| format!("node {n}: {why}"))?;
         let (vanished, gone) = (judge.vanished.get(), judge.gone.into_inner());

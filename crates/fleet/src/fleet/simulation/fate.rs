@@ -80,9 +80,9 @@ impl Chaos {
 }
 
 impl Chaos {
-    /// Keeps the source on one timeline.
-    pub(super) fn without_restores(&mut self) {
-        (self.restore, self.lie) = (0, 0);
+    /// Lets no node claim a version that it cannot have.
+    pub(super) fn without_lies(&mut self) {
+        self.lie = 0;
     }
 }
 
@@ -155,20 +155,29 @@ impl World {
 
     /// Replaces the source by an older copy, or by an empty database.
     fn restore(&mut self) {
-        self.time.say(|| "the source is restored from a copy".into());
+        let drops_statuses = self.rolls && self.chance(40);
+        self.time.say(|| format!("the source is restored from a copy, without statuses: {drops_statuses}"));
         if self.is_shared {
             let mut state = self.model.state();
             let ago = 1 + state.random.below(12) as usize;
             let from = state.history.restores.last().copied().unwrap_or_default();
-            let objects = state.history.states[state.history.last().saturating_sub(ago).max(from)].clone();
+            let mut objects =
+                state.history.states[state.history.last().saturating_sub(ago).max(from)].clone();
+            if drops_statuses {
+                Self::drop_statuses(Arc::make_mut(&mut objects));
+            }
             let copy = Database { objects, ..state.db.clone() };
             state.restore(copy);
         } else {
             self.stop(0);
-            let copy = match self.chance(15) {
-                true => Database::new(&mut self.time.random),
+            let configured = self.model.state().configured.clone();
+            let mut copy = match self.chance(15) {
+                true => Database::new(&mut self.time.random, &configured),
                 false => self.backup.clone(),
             };
+            if drops_statuses {
+                Self::drop_statuses(Arc::make_mut(&mut copy.objects));
+            }
             self.model.state().restore(copy);
             self.start(0);
         }
@@ -355,6 +364,9 @@ impl World {
             self.meter(node, random.is_multiple_of(2));
         }
         self.post(node);
+        if self.rolls {
+            self.disturb_rollouts();
+        }
         self.return_some();
     }
 
@@ -420,6 +432,7 @@ impl World {
         self.time.say(|| "--- everything heals".into());
         self.chaos = Chaos { lag: 5, slow: 10, ..Chaos::default() };
         self.source_gone_until = Now::ZERO;
+        self.set_leader(0, false);
         for replica in 0..self.replicas.len() {
             self.replicas[replica].stalled_until = Now::ZERO;
             if !self.is_running(replica) {
@@ -457,10 +470,12 @@ impl World {
                 }
             }
             self.confirm_deletions();
-            self.promote_rollouts();
+            if self.rolls {
+                self.end_rollouts();
+            }
             self.connect_all();
             self.pass(Duration::from_secs(30))?;
-            result = self.converged();
+            result = self.converged().and_then(|()| self.rollouts_ended());
             if result.is_ok() {
                 break;
             }
@@ -511,7 +526,10 @@ impl World {
         if held != desired {
             return Err(format!("G6: desired {desired:?}, held {held:?}"));
         }
-        let is_other = |uid: &&Uid| device.db.content(uid) != Some(state.db.objects.things[*uid].content);
+        let is_other = |uid: &&Uid| {
+            let thing = state.db.objects.things.get(*uid).filter(|thing| held[*uid] == thing.version.into());
+            thing.is_some_and(|thing| device.db.content(uid) != Some(thing.content))
+        };
         if let Some(uid) = held.keys().find(is_other).filter(|_| !self.is_shared || self.restores == 0) {
             return Err(format!("G6: {uid} is held in its version, with another content"));
         }

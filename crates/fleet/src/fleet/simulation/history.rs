@@ -8,14 +8,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::source::Change;
+use super::rules::Rule;
+use crate::source::{Change, RevisionKey};
 use edgesync_object::{NodeName, Object, ObjectKey, ResourceVersion, kinds};
 use edgesync_placement::Summary;
 use edgesync_protocol::change::Uid;
+use edgesync_protocol::cloud::Loaded;
 use edgesync_protocol::message::Body;
 use edgesync_protocol::simulation::model::Truth;
+use edgesync_rollout::Set;
 
-/// A ConfigMap, placed on the nodes that it names and on those of its tier.
+/// A ConfigMap, placed on the nodes that it names and on those of the rules that select it.
 #[derive(Clone, Debug)]
 pub(super) struct Thing {
     pub(super) version: u64,
@@ -34,8 +37,20 @@ pub(super) struct Registration {
     pub(super) born: u64,
     pub(super) version: u64,
     pub(super) tier: u64,
+    /// Labels that waves select.
+    pub(super) is_canary: bool,
+    pub(super) is_at_site: bool,
     /// Whether the node has reported itself.
     pub(super) is_reported: bool,
+}
+
+/// The bodies of a revision.
+#[derive(Clone, Debug)]
+pub(super) struct StoredRevision {
+    pub(super) set: Arc<Set>,
+    pub(super) bodies: Arc<BTreeMap<Uid, Loaded>>,
+    /// The wall clock in microseconds.
+    pub(super) at: u64,
 }
 
 /// A state of the source.
@@ -44,6 +59,8 @@ pub(super) struct Objects {
     /// The newest version issued.
     pub(super) version: u64,
     pub(super) things: BTreeMap<Uid, Arc<Thing>>,
+    pub(super) rules: BTreeMap<Uid, Arc<Rule>>,
+    pub(super) revisions: BTreeMap<RevisionKey, StoredRevision>,
     pub(super) nodes: BTreeMap<NodeName, Registration>,
     /// The nodes that were removed from the fleet, with the times that identify their removals.
     pub(super) removed: BTreeMap<NodeName, Timestamp>,
@@ -74,16 +91,21 @@ impl Gone {
 }
 
 impl Thing {
+    /// The value of a label that never changes.
+    pub(super) fn half(&self) -> u64 {
+        self.name.bytes().last().map_or(0, |last| u64::from(last % 2))
+    }
+
     fn object(&self, uid: &str) -> Object {
         let nodes: Vec<&str> = self.nodes.iter().map(|node| &**node).collect();
-        let labels = self.tier.map(|tier| ("tier", tier.to_string()));
+        let labels = self.tier.map(|tier| [("tier", tier.to_string()), ("half", self.half().to_string())]);
         let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {
                 "name": self.name, "namespace": "default", "uid": uid,
                 "resourceVersion": self.version.to_string(),
                 "annotations": {"edgesync.io/nodes": nodes.join(",")},
-                "labels": BTreeMap::from_iter(labels),
+                "labels": BTreeMap::from_iter(labels.into_iter().flatten()),
             },
             "data": {"written": self.content.to_string(), "x": "x".repeat(self.size)},
         });
@@ -104,7 +126,9 @@ impl Registration {
     fn summary(&self, name: &NodeName) -> Summary {
         let mut node: Object = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "uid": format!("node-{name}-{}", self.born), "labels": {"tier": self.tier.to_string(), "canary": super::rollouts::is_canary(name).to_string()}},
+            "metadata": {"name": name, "uid": format!("node-{name}-{}", self.born), "labels": {
+                "tier": self.tier.to_string(), "canary": self.is_canary.to_string(), "site": self.is_at_site.to_string(),
+            }},
         }))
         .unwrap();
         if self.is_reported {
@@ -115,32 +139,35 @@ impl Registration {
 }
 
 impl Objects {
-    /// Returns an object that is placed on a node.
+    /// Returns an object that something places on a node, in whatever version.
     pub(super) fn placed(&self, node: &NodeName, uid: &str) -> Option<&Thing> {
         let thing = self.things.get(uid)?;
-        let tier = self.nodes.get(node).map(|node| node.tier);
-        (thing.nodes.contains(node) || (thing.tier.is_some() && thing.tier == tier)).then_some(thing)
-    }
-
-    /// Returns the desired objects of a node.
-    pub(super) fn desired(&self, node: &NodeName) -> BTreeMap<Uid, ResourceVersion> {
-        let placed = |uid: &Uid| Some((uid.clone(), self.placed(node, uid)?.version.into()));
-        self.things.keys().filter_map(placed).collect()
+        let registration = self.nodes.get(node);
+        let places =
+            |rule: &Rule| rule.selects(thing) && registration.is_some_and(|it| rule.selects_node(it));
+        (thing.nodes.contains(node) || self.rules.values().any(|rule| places(rule))).then_some(thing)
     }
 
     pub(super) fn has_name(&self, name: &str) -> bool {
         self.things.values().any(|thing| thing.name == name)
     }
 
-    /// Returns the list: Nodes, then objects.
+    /// Returns the list: rules, Nodes, then objects.
     pub(super) fn list(&self) -> Vec<Summary> {
+        let rules = self.rules.iter().filter(|(_, rule)| !rule.is_configured());
+        let rules = rules.map(|(uid, rule)| rule.summary(uid));
         let nodes = self.nodes.iter().map(|(name, node)| node.summary(name));
-        nodes.chain(self.things.iter().map(|(uid, thing)| thing.summary(uid))).collect()
+        rules.chain(nodes).chain(self.things.iter().map(|(uid, thing)| thing.summary(uid))).collect()
     }
 
     /// Returns the changes from an earlier state to this one.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
+        for (uid, rule) in self.rules.iter().filter(|(_, rule)| !rule.is_configured()) {
+            if before.rules.get(uid).is_none_or(|before| before.version != rule.version) {
+                changes.push(Change::Set(Arc::new(rule.summary(uid))));
+            }
+        }
         for (name, node) in &self.nodes {
             if before.nodes.get(name).is_none_or(|before| before.version != node.version) {
                 changes.push(Change::Set(Arc::new(node.summary(name))));
@@ -159,6 +186,9 @@ impl Objects {
         };
         for (name, node) in before.nodes.iter().filter(is_gone) {
             changes.push(Change::Deleted(Arc::new(node.summary(name))));
+        }
+        for (uid, rule) in before.rules.iter().filter(|(uid, _)| !self.rules.contains_key(*uid)) {
+            changes.push(Change::Deleted(Arc::new(rule.summary(uid))));
         }
         changes
     }
@@ -193,7 +223,7 @@ impl History {
         self.states.iter().rev().find_map(|state| state.things.get(uid)).map(|thing| &**thing)
     }
 
-    fn existed(&self, from: usize, uid: &str, version: &ResourceVersion) -> bool {
+    pub(super) fn existed(&self, from: usize, uid: &str, version: &ResourceVersion) -> bool {
         let is_it = |state: &Arc<Objects>| {
             state.things.get(uid).is_some_and(|thing| *version == thing.version.into())
         };
@@ -217,23 +247,23 @@ pub(super) struct Judge<'a> {
     pub(super) gone: RefCell<Vec<(Uid, usize)>>,
     /// The number of removals for which no client of the source is responsible.
     pub(super) vanished: Cell<usize>,
-    /// Whether a rule has a roll-out: then an earlier version may be desired, and an object that
-    /// was deleted. What is sent is judged by the revisions instead.
-    pub(super) rolls: bool,
+    /// If rules have roll-outs, the changes that were right when they were sent to the node: an
+    /// earlier version may be desired, and an object that was deleted.
+    pub(super) sent: Option<&'a HashSet<(Uid, Option<ResourceVersion>)>>,
 }
 
 impl Truth for Judge<'_> {
     fn may_replace(&self, uid: &Uid, old: &ResourceVersion, new: &ResourceVersion) -> bool {
-        if self.rolls {
-            return self.history.existed(0, uid, new);
+        if let Some(sent) = self.sent {
+            return sent.contains(&(uid.clone(), Some(new.clone())));
         }
         let is_restored = self.history.restores.first().is_some_and(|at| self.history.existed(*at, uid, new));
         self.history.existed(0, uid, new) && (old.is_older_than(new) || is_restored)
     }
 
     fn may_insert(&self, uid: &Uid, version: &ResourceVersion) -> bool {
-        if self.rolls {
-            return self.history.existed(0, uid, version);
+        if let Some(sent) = self.sent {
+            return sent.contains(&(uid.clone(), Some(version.clone())));
         }
         let was_placed = self.history.placed_since(self.floor, self.node, uid).is_some();
         let is_begun = self.begun.is_some_and(|begun| begun.0 == *uid && begun.1 == *version);
@@ -242,7 +272,14 @@ impl Truth for Judge<'_> {
     }
 
     fn may_remove(&self, uid: &Uid, key: &ObjectKey) -> bool {
-        if self.repeated.contains(uid) || self.rolls {
+        if let Some(sent) = self.sent {
+            // An object that was sent under the name replaces it.
+            let has_name = |uid: &Uid| self.history.any(uid).is_some_and(|thing| *thing.name == *key.name);
+            let is_replaced =
+                || sent.iter().any(|(other, to)| other != uid && to.is_some() && has_name(other));
+            return sent.contains(&(uid.clone(), None)) || is_replaced();
+        }
+        if self.repeated.contains(uid) {
             return true;
         }
         let from = self.floors.get(uid).copied().unwrap_or_default();

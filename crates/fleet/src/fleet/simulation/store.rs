@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use tokio::sync::oneshot;
 
 use super::history::{History, Objects, Registration};
-use super::rollouts::{Opened, Rollouts};
+use super::oracle::Sets;
+use super::rules::Rule;
 use crate::config::ObjectSyncs;
 use crate::source::{
     Admission, Change, Changes, Effect, LeaseRenewal, NodeChange, NodeFacts, NodeStore, ObjectSource,
@@ -43,7 +44,6 @@ pub(super) struct Database {
     pub(super) incarnation: Arc<str>,
     pub(super) issued: Issued,
     pub(super) rows: BTreeMap<NodeName, Rows>,
-    pub(super) rollouts: Rollouts,
     /// Removed nodes that an operator lets return.
     pub(super) admissible: BTreeSet<NodeName>,
     /// Removed nodes for which a client has created a Node that no removal has deleted.
@@ -64,6 +64,19 @@ pub(super) struct Feed {
     incarnation: Arc<str>,
     /// The removals, as far as the replica knows.
     removed: BTreeMap<NodeName, Timestamp>,
+    /// Whether the replica believes that it moves roll-outs.
+    pub(super) leads: bool,
+    /// Requested relists.
+    relists: usize,
+    /// Held by each write of a roll-out that is under way.
+    pub(super) writes: Arc<()>,
+}
+
+impl Feed {
+    /// Returns whether a relist or a write of a roll-out is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.relists > 0 || Arc::strong_count(&self.writes) > 1
+    }
 }
 
 /// The message that a gate holds up.
@@ -110,8 +123,14 @@ pub(super) struct State {
     /// Reads of the records of nodes.
     pub(super) reads: usize,
     pub(super) violation: Option<String>,
-    /// What the stored statuses of roll-outs have opened.
-    pub(super) opened: Opened,
+    /// The rules of the configuration.
+    pub(super) configured: Vec<(Uid, Arc<Rule>)>,
+    /// The sets of all revisions that were ever stored.
+    pub(super) sets: Sets,
+    /// The rules that were ever created.
+    pub(super) created: u64,
+    /// The replica that starts: it is answered at once.
+    pub(super) starting: Option<usize>,
 }
 
 /// The handle of one replica.
@@ -132,13 +151,13 @@ fn born_of(uid: &str) -> Option<u64> {
 }
 
 impl Database {
-    pub(super) fn new(random: &mut Random) -> Self {
+    pub(super) fn new(random: &mut Random, rules: &[(Uid, Arc<Rule>)]) -> Self {
+        let rules = rules.iter().cloned().collect();
         Self {
-            objects: Arc::default(),
+            objects: Arc::new(Objects { rules, ..Objects::default() }),
             incarnation: format!("{:016x}", random.next()).into(),
             issued: Issued::default(),
             rows: BTreeMap::new(),
-            rollouts: Rollouts::default(),
             admissible: BTreeSet::new(),
             created: BTreeSet::new(),
         }
@@ -146,13 +165,18 @@ impl Database {
 }
 
 impl State {
-    pub(super) fn new(is_shared: bool, replicas: usize, mut random: Random) -> Self {
-        let db = Database::new(&mut random);
+    pub(super) fn new(
+        is_shared: bool,
+        replicas: usize,
+        mut random: Random,
+        configured: Vec<(Uid, Arc<Rule>)>,
+    ) -> Self {
+        let db = Database::new(&mut random, &configured);
         let history = History { states: vec![db.objects.clone()], restores: Vec::new() };
         Self {
             db,
             history,
-            feeds: (0..replicas).map(|_| Feed::default()).collect(),
+            feeds: (0..replicas).map(|n| Feed { leads: n == 0, ..Feed::default() }).collect(),
             gates: Vec::new(),
             is_shared,
             random,
@@ -165,7 +189,10 @@ impl State {
             renewals: 0,
             reads: 0,
             violation: None,
-            opened: Opened::default(),
+            configured,
+            sets: Sets::new(),
+            created: 0,
+            starting: None,
         }
     }
 
@@ -208,7 +235,8 @@ impl State {
         let at =
             if self.is_shared { last - self.random.below((last - oldest) as u64 + 1) as usize } else { last };
         let (incarnation, removed) = (self.db.incarnation.clone(), self.db.objects.removed.clone());
-        self.feeds[replica] = Feed { told: at, incarnation, removed, ..Feed::default() };
+        let leads = self.feeds[replica].leads;
+        self.feeds[replica] = Feed { told: at, incarnation, removed, leads, ..Feed::default() };
         self.relist(replica);
     }
 
@@ -253,6 +281,12 @@ impl State {
         while let Some((question, _)) = feed.questions.pop_front_if(|(_, at)| *at <= feed.told) {
             answered = Some(question);
         }
+        if feed.relists > 0 {
+            feed.relists -= 1;
+            let list = self.history.states[feed.told].list();
+            feed.queue.extend(list.chunks(PART).map(|part| Change::Listed(part.to_vec())));
+            feed.queue.push_back(Change::Relisted);
+        }
         let Some(question) = answered else { return };
         if let Some((_, before)) = feed.restored.take_if(|(until, _)| *until <= question) {
             if self.db.incarnation == before {
@@ -264,10 +298,10 @@ impl State {
         feed.queue.push_back(Change::CaughtUp { question, reached });
     }
 
-    /// Returns whether the watch has passed the position of a question.
+    /// Returns whether the watch has passed the position of a question, or has to list again.
     pub(super) fn can_answer(&self, replica: usize) -> bool {
         let feed = &self.feeds[replica];
-        feed.questions.front().is_some_and(|(_, at)| *at <= feed.told)
+        feed.relists > 0 || feed.questions.front().is_some_and(|(_, at)| *at <= feed.told)
     }
 
     fn record(&mut self, node: &NodeName, batch: RecordBatch) {
@@ -464,7 +498,7 @@ impl State {
         self.change_node(name, |node, _| node.tier = tier);
     }
 
-    fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut Registration, u64)) {
+    pub(super) fn change_node(&mut self, name: &NodeName, change: impl FnOnce(&mut Registration, u64)) {
         self.write(|objects, version| {
             if let Some(node) = objects.nodes.get_mut(name) {
                 node.version = version;
@@ -478,8 +512,13 @@ impl State {
         let known = self.db.objects.nodes.get(name);
         if known.is_none_or(|node| is_reported && !node.is_reported) {
             let tier = known.map_or_else(|| tier_of(name), |node| node.tier);
+            let is_canary = known.map_or_else(|| name.ends_with(['0', '2']), |node| node.is_canary);
+            let is_at_site = known.map_or_else(|| name.ends_with(['2', '4']), |node| node.is_at_site);
             let born = known.map(|node| node.born);
-            let node = |version| Registration { born: born.unwrap_or(version), version, tier, is_reported };
+            let node = |version| {
+                let born = born.unwrap_or(version);
+                Registration { born, version, tier, is_canary, is_at_site, is_reported }
+            };
             self.write(|objects, version| {
                 objects.nodes.insert(name.clone(), node(version));
             });
@@ -493,6 +532,9 @@ impl Model {
     }
 
     pub(super) async fn pass(&self, way: Way) -> bool {
+        if self.state().starting == Some(self.replica) {
+            return true;
+        }
         let (opens, opened) = oneshot::channel();
         self.state().gates.push(Gate { replica: self.replica, way, opens });
         matches!(opened.await, Ok(true))
@@ -532,7 +574,7 @@ impl Changes for Stream {
     }
 
     fn relist(&mut self) {
-        unreachable!("no rule is an object")
+        self.0.state().feeds[self.0.replica].relists += 1;
     }
 
     fn catch_up(&mut self) -> u64 {
@@ -570,8 +612,10 @@ impl ObjectSource for Model {
         Ok(bodies)
     }
 
-    async fn set_rule_status(&self, _: RuleStatus) -> Result<()> {
-        Ok(())
+    async fn set_rule_status(&self, status: RuleStatus) -> Result<()> {
+        self.arrive().await?;
+        self.state().set_rule_status(status);
+        self.answer(()).await
     }
 
     fn incarnation(&self) -> Arc<str> {

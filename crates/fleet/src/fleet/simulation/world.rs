@@ -108,14 +108,16 @@ pub(super) struct Replica {
     is_open: bool,
     /// The broker takes no messages until then.
     pub(super) stalled_until: Now,
-    was_stalled: bool,
+    pub(super) was_stalled: bool,
     /// Its watch delivers nothing until then.
     pub(super) watch_stands_until: Now,
     /// Whether something has happened since the last turn, and when the next one is due.
     is_due: bool,
     wake: Now,
-    /// The position up to which the fleet has applied all changes of the source.
+    /// The position up to which the fleet has applied all changes of the source, and that from
+    /// which the revisions that it sends are judged.
     pub(super) settled: usize,
+    pub(super) judged: usize,
 }
 
 pub(super) struct World {
@@ -148,10 +150,8 @@ pub(super) struct World {
     pub(super) held: Option<Held>,
     /// The last frame with a removal that a fleet has sent, and its node.
     pub(super) last_removal: Option<(usize, Vec<u8>)>,
-    /// Whether a rule has a roll-out, and the version of the source since which its revisions
-    /// decide.
+    /// Whether rules have roll-outs.
     pub(super) rolls: bool,
-    pub(super) rolled_since: Option<u64>,
     runtime: Rc<Runtime>,
     /// The time of the runtime's clock.
     clock: Now,
@@ -169,19 +169,23 @@ impl World {
     /// Creates the world of a seed; see [`Chaos::for_seed`].
     pub(super) fn new(seed: u64, calm: u64, trace: bool, rolls: bool) -> Self {
         let mut random = Random(seed ^ 0xf1ee7);
+        // The thread may have run another seed.
+        super::CLOCK.set(1_000_000);
         let (is_shared, chaos) = (random.percent(40), Chaos::for_seed(&mut random, calm));
         let (replicas, is_slow) = (if is_shared { 2 } else { 1 }, random.percent(50));
-        let mut state = State::new(is_shared, replicas, Random(random.next()));
+        let mut source = Random(random.next());
+        let configured = super::rollouts::configured(rolls, is_shared, &mut source);
+        let mut config: Config = edgesync_config::parse("test.toml".as_ref(), RULES, []).unwrap().config;
+        config.link.max_frame = MAX_FRAME;
+        if rolls {
+            super::rollouts::configure(&mut config, &configured);
+        }
+        let mut state = State::new(is_shared, replicas, source, configured);
         let backup = state.db.clone();
         if !is_shared {
             state.clock = 1_000_000;
         }
         let model = Model { state: Arc::new(Mutex::new(state)), replica: 0, is_shared };
-        let mut config: Config = edgesync_config::parse("test.toml".as_ref(), RULES, []).unwrap().config;
-        config.link.max_frame = MAX_FRAME;
-        if rolls {
-            super::rollouts::configure(&mut config);
-        }
         (config.sync.mass_delete_min, config.sync.compress_above) = (2, None);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -197,6 +201,7 @@ impl World {
             is_due: false,
             wake: Now::ZERO,
             settled: 0,
+            judged: 0,
         };
         let device = |n: u64| Device::new(node_name(&format!("node-{n}")), seed.wrapping_mul(31) + n + 1);
         let mut world = Self {
@@ -220,7 +225,6 @@ impl World {
             held: None,
             last_removal: None,
             rolls,
-            rolled_since: None,
             runtime: Rc::new(runtime),
             clock: Now::ZERO,
             time: Timeline::new(random, trace),
@@ -256,12 +260,15 @@ impl World {
     pub(super) fn start(&mut self, n: usize) {
         self.set_clocks();
         if !self.is_shared {
+            self.load_configuration();
             self.model.state().open();
         }
         let (downlink, broker) = Downlink::played(QUEUE);
         let model = Model { replica: n, ..self.model.clone() };
+        self.model.state().starting = Some(n);
         let start = Fleet::start(&self.config, model, downlink, ENROLLMENT.clone());
         let mut fleet = self.runtime.block_on(start).unwrap();
+        self.model.state().starting = None;
         let seed = self.time.random.next();
         super::RANDOM.replace(Random(seed));
         fleet.reconciler.random = super::random;
@@ -277,7 +284,7 @@ impl World {
             let state = self.model.state();
             (state.feeds[n].told, state.history.last())
         };
-        self.replicas[n].settled = told;
+        (self.replicas[n].settled, self.replicas[n].judged) = (told, told);
         (told..=last).for_each(|_| self.time.after(self.chaos.lag, Event::Watch { replica: n, life }));
         self.time.say(|| format!("replica {n} starts"));
         if self.is_external {
@@ -292,6 +299,7 @@ impl World {
         self.model.state().gates.retain(|gate| gate.replica != n);
         self.time.say(|| format!("replica {n} stops"));
         self.cloud_is_offline(n);
+        self.change_configured();
         if !self.is_external {
             (0..self.devices.len()).for_each(|node| self.cut_from(node, n));
         }
@@ -457,10 +465,7 @@ impl World {
                     let Some(node) = self.devices.iter().position(|device| *device.name == *name) else {
                         continue;
                     };
-                    // A frame that waited belongs to an earlier time.
-                    if !self.replicas[n].was_stalled {
-                        self.check_frame(node, &publish.payload);
-                    }
+                    self.check_frame(n, node, &publish.payload);
                     self.send_down(n, node, &publish.payload);
                 }
                 Some(Topic::Cloud) => {
@@ -485,10 +490,14 @@ impl World {
     }
 
     /// Checks a frame that a fleet has just sent.
-    fn check_frame(&mut self, node: usize, bytes: &[u8]) {
+    fn check_frame(&mut self, replica: usize, node: usize, bytes: &[u8]) {
         let frame = Received::decode(bytes, &mut Budget::of(MAX_FRAME), MAX_OBJECT).unwrap();
         self.time.say(|| format!("→ node {node} {frame:?}").chars().take(300).collect());
-        self.check_revision(node, &frame);
+        self.check_revision(replica, node, &frame);
+        // A frame that waited belongs to an earlier time.
+        if self.replicas[replica].was_stalled {
+            return;
+        }
         let is_removed = self.model.state().db.objects.removed.contains_key(&self.devices[node].name);
         // A replica may not know yet that another one has removed the node.
         if is_removed && !self.is_shared && !matches!(frame, Received::HelloRequest(_)) {
@@ -579,6 +588,7 @@ impl World {
     /// Wakes the watches for the next state of the source.
     fn wake_watches(&mut self) {
         self.announced += 1;
+        self.say_rollouts(self.announced);
         for replica in 0..self.replicas.len() {
             let life = self.replicas[replica].life;
             self.time.after(self.chaos.lag, Event::Watch { replica, life });
