@@ -501,9 +501,15 @@ impl<S: Source> Fleet<S> {
         if self.rollout_loop.is_sweeping || is_busy || !is_known || now < self.rollout_loop.next_sweep {
             return;
         }
+        // A status that is still to be deleted counts until then: the rule may get a roll-out again.
+        let leftover = self.rollout_loop.leftover.keys().filter_map(|uid| {
+            let (summary, ..) = self.rules.one(uid)?;
+            let stored = rule::stored_rollout(summary.rule.as_ref()?);
+            Some((RuleKey::Object(uid.clone()), Status::read(stored.as_ref()).unwrap_or_default()))
+        });
         let rules = self.reconciler.desired.rollouts.rules();
         let statuses = rules.map(|(_, rule)| (rule.key.clone(), rule.status.clone()));
-        let sweep = Sweep(statuses.collect());
+        let sweep = Sweep(leftover.chain(statuses).collect());
         self.rollout_loop.is_sweeping = true;
         self.rollout_loop.next_sweep = now + SWEEP_EVERY;
         self.requests

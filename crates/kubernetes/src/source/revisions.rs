@@ -8,7 +8,7 @@
 mod cache;
 mod pack;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,14 +18,15 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::requests::Requests;
+use super::rules::API_VERSION;
 use crate::cluster::{Failure, Precondition};
 use cache::Cache;
-use edgesync_fleet::source::{MAX_BODIES, Result, RevisionKey, SourceError, Sweep};
+use edgesync_fleet::source::{MAX_BODIES, Result, RevisionKey, RuleKey, SourceError, Sweep};
 use edgesync_object::{Object, Resource, kinds};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
-use edgesync_rollout::Set;
 use edgesync_rollout::revision::Entry;
+use edgesync_rollout::{Set, Status};
 use pack::{Index, Pack, Packed, index_name, is_index, length_of, pack, rule_value};
 
 /// Label of the Secrets with a hash of the rule.
@@ -72,6 +73,21 @@ impl From<SourceError> for Unread {
     fn from(error: SourceError) -> Self {
         Self::Failed(error)
     }
+}
+
+/// Returns the roll-outs in the statuses of all rules as they are stored.
+async fn stored_statuses(requests: &Requests) -> Result<HashMap<RuleKey, Option<Status>>> {
+    let mut statuses = HashMap::new();
+    for (kind, is_namespaced) in [("ClusterPlacement", false), ("Placement", true)] {
+        let resource = kinds::guess(API_VERSION, kind, is_namespaced);
+        for rule in requests.list(&resource, None, "").await? {
+            let rollout = rule.fields().get("status").and_then(|status| status.get("rollout"));
+            let rollout = rollout.filter(|rollout| !rollout.is_null());
+            let status = rollout.map(|rollout| Status::read(Some(rollout)).unwrap_or_default());
+            statuses.insert(RuleKey::Object(rule.uid().into()), status);
+        }
+    }
+    Ok(statuses)
 }
 
 impl Revisions {
@@ -181,7 +197,8 @@ impl Revisions {
         Ok(bodies)
     }
 
-    /// Deletes the Secrets of revisions that are garbage.
+    /// Deletes the Secrets of revisions that are garbage, also by the statuses that are stored now:
+    /// another replica may lead by then, and an older copy of the cluster may have been restored.
     ///
     /// # Errors
     /// The cluster's.
@@ -194,6 +211,17 @@ impl Revisions {
                 sweep.is_garbage(&key) && (sweep.has(&key.rule) || is_older(secret, now, UNKNOWN_RULE_GRACE))
             })
         });
+        if !secrets.is_empty() {
+            let stored = stored_statuses(&background.requests).await?;
+            secrets.retain(|secret| {
+                key_of(secret).is_some_and(|key| match stored.get(&key.rule) {
+                    Some(Some(status)) => status.is_garbage(key.number, key.digest),
+                    // Its first revision may be about to begin.
+                    Some(None) => !sweep.has(&key.rule),
+                    None => true,
+                })
+            });
+        }
         // The parts are not read without an index.
         secrets.sort_by_key(|secret| !is_index(secret.name()));
         for secret in &secrets {

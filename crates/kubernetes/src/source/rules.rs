@@ -17,7 +17,7 @@ pub(super) struct Rules {
 /// Attempts to write a status that conflicts with other changes.
 const ATTEMPTS: usize = 3;
 /// The version of both kinds.
-const API_VERSION: &str = "edgesync.io/v1alpha1";
+pub(super) const API_VERSION: &str = "edgesync.io/v1alpha1";
 
 impl Rules {
     /// Creates a writer. Roll-outs have priority over other statuses.

@@ -109,8 +109,14 @@ impl State {
 
     fn sweep_revisions(&mut self, sweep: &Sweep) {
         let oldest = self.clock.saturating_sub(GRACE);
+        // Over a cluster the statuses of the sweep may be old.
+        let is_needed = |key: &RevisionKey| {
+            let rule = self.db.objects.rules.get(&uid_of(&key.rule)).map(|rule| &rule.rollout);
+            rule.is_some_and(|rollout| rollout.needs(key, sweep.has(&key.rule)))
+        };
         let is_kept = |key: &RevisionKey, stored: &StoredRevision| {
-            !sweep.is_garbage(key) || (self.is_shared && !sweep.has(&key.rule) && stored.at > oldest)
+            let is_new = !sweep.has(&key.rule) && stored.at > oldest;
+            !sweep.is_garbage(key) || (self.is_shared && (is_new || is_needed(key)))
         };
         if self.db.objects.revisions.iter().any(|(key, stored)| !is_kept(key, stored)) {
             let mut revisions = self.db.objects.revisions.clone();

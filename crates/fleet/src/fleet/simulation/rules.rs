@@ -182,6 +182,17 @@ impl Stored {
         Self { stack: stack.collect(), waves, value: Some(value) }
     }
 
+    /// Returns whether a revision is on the stack, or may be about to begin.
+    pub(super) fn needs(&self, revision: &RevisionKey, is_led: bool) -> bool {
+        match &self.value {
+            Some(value) => {
+                let next = value["nextNumber"].as_u64().unwrap_or(0);
+                revision.number >= next || self.revisions().any(|key| key == revision)
+            }
+            None => is_led,
+        }
+    }
+
     pub(super) fn sequence(&self) -> u64 {
         self.value.as_ref().and_then(|value| value["sequence"].as_u64()).unwrap_or(0)
     }

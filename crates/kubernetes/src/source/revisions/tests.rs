@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
+use super::super::rules::{RolloutWrite, Rules};
 use super::super::testing::{NAMESPACE, Rig};
 use super::*;
-use edgesync_fleet::source::RuleKey;
 use edgesync_object::ObjectRef;
 use edgesync_protocol::message::Body;
 use edgesync_rollout::revision::Entry;
@@ -262,6 +262,42 @@ async fn sweep_deletes_garbage_and_old_secrets_of_unknown_rules() {
     let later = now + SignedDuration::from_hours(2);
     replica(&rig).sweep(&Sweep::default(), later).await.unwrap();
     assert!(names(&rig).await.is_empty());
+}
+
+/// A late leader deleted the bodies of a restored roll-out, and of one that has begun anew.
+#[tokio::test]
+async fn sweep_with_an_older_status_keeps_what_the_stored_one_has() {
+    let rig = Rig::start().await;
+    let now = Timestamp::now();
+    let rule = rig
+        .create(json!({
+            "apiVersion": API_VERSION, "kind": "ClusterPlacement", "metadata": {"name": "maps"},
+            "spec": {"objects": {"kinds": ["cm"]}, "nodes": {}},
+        }))
+        .await;
+    let rule = RuleKey::Object(rule.uid().into());
+    let stored = async |number, sizes: &[(usize, usize)]| {
+        let bodies = loaded(sizes);
+        let set = Arc::new(set(&bodies));
+        let key = RevisionKey { rule: rule.clone(), number, digest: set.digest() };
+        replica(&rig).store(key.clone(), set, bodies).await.unwrap();
+        key
+    };
+    let (first, second) = (stored(1, &[(0, 100)]).await, stored(2, &[(1, 100)]).await);
+    let late = |status: Sweep| Sweep([(rule.clone(), status.0.into_values().next().unwrap())].into());
+    let late = late(sweep(&[&second], 9));
+    // The status was dropped, and the first revision is about to begin.
+    replica(&rig).sweep(&late, now).await.unwrap();
+    assert_eq!(names(&rig).await.len(), 4);
+    let status = sweep(&[&first], 3).0.into_values().next().unwrap().to_value();
+    let object = Some((kinds::guess(API_VERSION, "ClusterPlacement", false).key("", "maps"), 1));
+    let write = RolloutWrite { rule: rule.clone(), object, expected: 0, status: Some(status.to_string()) };
+    assert!(Rules::new(&rig.requests()).write_rollout(write).await.unwrap());
+    replica(&rig).sweep(&late, now).await.unwrap();
+    assert_eq!(names(&rig).await.len(), 4, "the stored status has the first, the late one the second");
+    replica(&rig).sweep(&Sweep([(rule, Status::read(Some(&status)).unwrap())].into()), now).await.unwrap();
+    assert!(replica(&rig).set(&first).await.unwrap().is_some());
+    assert!(replica(&rig).set(&second).await.unwrap().is_none());
 }
 
 #[tokio::test]
