@@ -572,7 +572,7 @@ impl Assignments {
         let name = |uid: &Uid| revisions().find_map(|it| Some(it.objects.get(uid)?.0.name.clone()));
         let names: BTreeSet<Arc<str>> = found.iter().filter_map(name).collect();
         let namesakes = names.iter().flat_map(|name| revisions().filter_map(|it| it.names.get(name)));
-        found.extend(namesakes.filter(|uids| uids.len() > 1).flatten().cloned());
+        found.extend(namesakes.flatten().cloned());
         let has_lost = assignments().any(|assignment| assignment.has_lost());
         if has_lost || found.iter().any(|uid| !exists(uid)) {
             found.extend(all());

@@ -274,6 +274,25 @@ fn newest_of_two_objects_of_one_name_in_a_revision_counts() {
     }
 }
 
+/// Another rule's revision has an object of the same name: the machine of the node was not told, and
+/// the record of the object stayed.
+#[test]
+fn object_that_an_older_rule_hides_is_absent_at_once() {
+    let mut rig = Rig::new(true);
+    rig.stack(&[(2, Some(&[("x", 1)]))]);
+    let id = rig.reconciler.desired.placement.configured(1).unwrap();
+    let older = identity("older", Timestamp::MIN);
+    let rollouts = &mut rig.reconciler.desired.rollouts;
+    rig.rule = rollouts.govern(older, rollout(), Status::default(), vec![id], true);
+    rig.queue_all();
+    rig.settle();
+    assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
+    rig.stack(&[(2, Some(&[("x-new", 2)]))]);
+    assert_eq!(rig.on(OTHER), versions(&[("x-new", 2)]));
+    rig.stack(&[(2, Some(&[("x-new", 2)])), (1, Some(&[]))]);
+    assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("x", 1)]), versions(&[("x-new", 2)])));
+}
+
 #[test]
 fn new_object_is_absent_until_a_revision_has_it() {
     let mut rig = Rig::new(true);

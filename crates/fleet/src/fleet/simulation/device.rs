@@ -2,19 +2,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
 
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use super::history::{Judge, Objects};
+use super::history::Judge;
+use super::oracle::Window;
 use super::world::{Event, World};
 use super::{MAX_FRAME, MAX_OBJECT};
 use edgesync_object::{NodeName, ResourceVersion};
 use edgesync_protocol::change::{Change, Uid};
 use edgesync_protocol::digest::Epoch;
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine, EdgeNotice};
-use edgesync_protocol::frame::{Hello, Objects as Frame, Received, Up};
+use edgesync_protocol::frame::{Hello, Objects, Received, Up};
 use edgesync_protocol::simulation::model::{EdgeDb, object_ref};
 use edgesync_protocol::simulation::numbered::{Numbered, Waits};
 use edgesync_protocol::timing::Now;
@@ -59,7 +59,7 @@ pub(super) struct Device {
     pub(super) cloud: Option<(String, bool)>,
     /// The oldest state of the source that the fleet may know in this session, and at the arrival
     /// of each held object.
-    pub(super) floor: usize,
+    floor: usize,
     floors: BTreeMap<Uid, usize>,
     /// The version of which the node held a part at the Hello: a begun transfer ends before that of
     /// a newer version.
@@ -163,7 +163,7 @@ impl Device {
 
     /// Notes the changes of a frame that is older than another one of its session.
     pub(super) fn note_frame(&mut self, frame: &Received) {
-        let Received::Objects(Frame { session, receipt, changes, .. }) = frame else { return };
+        let Received::Objects(Objects { session, receipt, changes, .. }) = frame else { return };
         if self.machine.as_ref().and_then(EdgeMachine::session) != Some(session) {
             return;
         }
@@ -354,8 +354,12 @@ impl World {
         let state = self.model.state();
         let floor = device.floors.get(&effect.uid).map_or(device.floor, |floor| device.floor.min(*floor));
         let states = state.history.since(floor);
-        let is_desired = |state: &Arc<Objects>| state.desired(&device.name).contains_key(&effect.uid);
-        if states.iter().all(is_desired) {
+        let is_placed = || states.iter().all(|state| state.placed(&device.name, &effect.uid).is_some());
+        let may_be_absent = || {
+            let name = state.history.any(&effect.uid).map(|thing| thing.name.clone()).unwrap_or_default();
+            Window::new(&state, floor, &device.name).allows(&effect.uid, &name, None, false)
+        };
+        if is_placed() && !(self.rolls && may_be_absent()) {
             self.time.violation =
                 Some(format!("outbox: {} was refused, it is placed on node {n}", effect.uid));
         }

@@ -160,14 +160,14 @@ impl<'a> Window<'a> {
         Self { node, states, sets: &state.sets, rules }
     }
 
-    /// Returns whether a node may be sent an object in this version, or its removal. `is_recent` is
-    /// whether the version may be the newest one, which is read apart from the changes.
+    /// Returns whether a node may be sent an object in this version, or its removal. `has_existed`
+    /// is whether the source has had the version: the newest one is read apart from the changes.
     pub(super) fn allows(
         &self,
         uid: &Uid,
         name: &str,
         version: Option<&ResourceVersion>,
-        is_recent: bool,
+        has_existed: bool,
     ) -> bool {
         let mut things: Vec<Option<&Arc<Thing>>> = Vec::new();
         for state in self.states {
@@ -183,7 +183,7 @@ impl<'a> Window<'a> {
                 self.rules.iter().map(|rule| rule.effects(thing, self.sets, uid, name)).collect();
             self.is_some_choice(thing, &effects, &mut Vec::new(), &|desired| match (desired, version) {
                 (Desired::Absent, None) => true,
-                (Desired::Newest, Some(_)) => is_recent,
+                (Desired::Newest, Some(_)) => has_existed,
                 (Desired::Version(desired), Some(version)) => desired == *version,
                 _ => false,
             })
@@ -292,13 +292,9 @@ impl World {
         let is_wrong = |change: &&(Uid, Option<ResourceVersion>)| {
             let (uid, version) = change;
             let is_begun = is_part && device.sent.contains(*change);
-            let is_recent = version.as_ref().is_some_and(|version| {
-                let held = device.db.version(uid);
-                let replaces = held.is_some_and(|held| held.is_older_than(version));
-                let since = if replaces { 0 } else { device.floor.min(from) };
-                state.history.existed(since, uid, version)
-            });
-            !is_begun && !window.allows(uid, &name(uid), version.as_ref(), is_recent)
+            let exists = |version| state.history.existed(0, uid, version);
+            let has_existed = version.as_ref().is_some_and(exists);
+            !is_begun && !window.allows(uid, &name(uid), version.as_ref(), has_existed)
         };
         let violation = changes.iter().find(is_wrong).map(|(uid, version)| {
             let what = version
