@@ -143,6 +143,30 @@ pub enum Fault {
     ReloadIgnored,
     /// The fleet sends the newest versions of objects that a roll-out governs.
     RevisionIgnored,
+    /// The fleet opens changed waves by the number of those that were open before.
+    ChangedWavesOpen,
+    /// The fleet takes a rule whose selection has changed for one without a roll-out.
+    ChangedRuleIsPlain,
+    /// The fleet keeps the revisions of a rule that has no roll-out any more.
+    RolloutRemovalIgnored,
+    /// The fleet keeps the revisions of a deleted rule.
+    DeletedRuleGoverns,
+    /// Of several rules with a roll-out the fleet lets the youngest decide.
+    YoungestDecides,
+    /// The fleet lets a rule without a roll-out decide the version of an object.
+    PlainRuleDecides,
+    /// The fleet removes the objects of a roll-out without a revision.
+    LostStatusRemoves,
+    /// The fleet keeps its status of a roll-out when an older one was restored.
+    RestoredStatusIgnored,
+    /// The fleet keeps the wave of a node whose labels have changed.
+    WaveKept,
+    /// The fleet uses the status of a roll-out before it is stored.
+    StatusUnstored,
+    /// The fleet forgets an object of the same name when a revision gets or loses one.
+    NamesakeForgotten,
+    /// The fleet deletes the revisions of a status that a rule without a roll-out still has.
+    SweepOfLeftover,
     /// The fleet keeps objects that a list lacks.
     MissingKept,
     /// A replica that lags behind refuses uploads about objects it has not received yet.

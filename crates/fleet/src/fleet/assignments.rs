@@ -434,6 +434,10 @@ impl Assignments {
         if planted(Fault::RevisionIgnored) && *reasons != Reasons::default() {
             return Effective::Newest;
         }
+        #[cfg(test)]
+        if planted(Fault::PlainRuleDecides) && reasons.rules.iter().any(|id| !self.by_id.contains_key(id)) {
+            return Effective::Newest;
+        }
         let entries = assignment.map_or(&[][..], |assignment| &assignment.0);
         let is_plain = |id: &RuleId| match self.by_id.get(id) {
             None => true,
@@ -447,6 +451,8 @@ impl Assignments {
         let governing = entries.iter().filter_map(|entry| {
             let rule = self.rules.get(&entry.rule)?;
             let assigned = match &entry.revision {
+                #[cfg(test)]
+                None if planted(Fault::LostStatusRemoves) => decision::Assigned::Set(&EMPTY),
                 None => decision::Assigned::None,
                 Some(revision) => {
                     revision.set.as_deref().map_or(decision::Assigned::Lost, decision::Assigned::Set)
@@ -456,6 +462,11 @@ impl Assignments {
             Some(Governing { age: rule.age(), selects, assigned })
         });
         let governing: Vec<Governing<'a>> = governing.collect();
+        #[cfg(test)]
+        let governing = match planted(Fault::YoungestDecides) {
+            true => youngest(uid, governing),
+            false => governing,
+        };
         let decision = decide(uid, &governing, is_placed);
         match decision.desired {
             decision::Desired::Newest => Effective::Newest,
@@ -571,6 +582,8 @@ impl Assignments {
         let revisions = || assignments().flat_map(|it| &it.0).filter_map(|entry| entry.revision.as_ref());
         let name = |uid: &Uid| revisions().find_map(|it| Some(it.objects.get(uid)?.0.name.clone()));
         let names: BTreeSet<Arc<str>> = found.iter().filter_map(name).collect();
+        #[cfg(test)]
+        let names = if planted(Fault::NamesakeForgotten) { BTreeSet::new() } else { names };
         let namesakes = names.iter().flat_map(|name| revisions().filter_map(|it| it.names.get(name)));
         found.extend(namesakes.flatten().cloned());
         let has_lost = assignments().any(|assignment| assignment.has_lost());
@@ -647,6 +660,10 @@ impl Assignments {
     /// Handles the deletion of a rule.
     pub(crate) fn rule_deleted(&mut self, key: &RuleKey) -> Option<RuleIndex> {
         let index = self.by_key.remove(key)?;
+        #[cfg(test)]
+        if planted(Fault::DeletedRuleGoverns) {
+            return Some(index);
+        }
         self.rules.get_mut(&index)?.stage = Stage::Gone;
         Some(index)
     }
@@ -729,7 +746,13 @@ impl Assignments {
                     Some(Arc::new(Revision::unknown(rule.revision_key(top))))
                 }
                 Stage::Active => {
-                    let assignment = rule.status.assignment(&rule.rollout.waves);
+                    let status = &rule.status;
+                    #[cfg(test)]
+                    let status = &match planted(Fault::ChangedWavesOpen) {
+                        true => Status { waves: rule.rollout.waves.digests(), ..status.clone() },
+                        false => status.clone(),
+                    };
+                    let assignment = status.assignment(&rule.rollout.waves);
                     match assignment.of(node, labels).map(|revision| rule.revision_key(revision)) {
                         None => None,
                         Some(key) => match rule.revision(&key) {
@@ -818,6 +841,22 @@ impl Assignments {
             })
             .collect()
     }
+}
+
+/// An assigned revision of [`Fault::LostStatusRemoves`].
+#[cfg(test)]
+static EMPTY: std::sync::LazyLock<Set> = std::sync::LazyLock::new(Set::default);
+
+/// Returns the rules that [`Fault::YoungestDecides`] lets decide.
+#[cfg(test)]
+fn youngest<'a>(uid: &str, mut rules: Vec<Governing<'a>>) -> Vec<Governing<'a>> {
+    let has = |rule: &Governing<'_>| match rule.assigned {
+        decision::Assigned::Set(set) => rule.selects || set.entries().contains_key(uid),
+        decision::Assigned::None | decision::Assigned::Lost => rule.selects,
+    };
+    rules.retain(has);
+    rules.sort_by_key(|rule| rule.age);
+    rules.split_off(rules.len().saturating_sub(1))
 }
 
 #[cfg(test)]

@@ -289,6 +289,10 @@ impl Reconciler {
     /// Sets the labels by which rules select a node.
     pub(super) fn set_labels(&mut self, name: &NodeName, labels: Labels) {
         let deltas = self.desired.placement.set_node(name, labels);
+        #[cfg(test)]
+        if planted(Fault::WaveKept) && deltas.is_empty() {
+            return;
+        }
         self.place(deltas);
         self.reassign_at_once(name);
     }

@@ -24,6 +24,8 @@ use edgesync_admin::cloud::{RolloutCondition, RolloutStatus};
 use edgesync_object::status::Reason;
 use edgesync_object::{NodeName, ObjectKey, Status as Error};
 use edgesync_protocol::change::Uid;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 use edgesync_rollout::engine::Happened;
 use edgesync_rollout::{Command, Input, Observed, Set, Snapshot, Status, Step, step};
@@ -416,6 +418,10 @@ impl<S: Source> Fleet<S> {
             expected: rule.status.sequence,
             status: Some(writing.next.to_value().to_string()),
         };
+        #[cfg(test)]
+        if planted(Fault::StatusUnstored) {
+            self.adopt(index, writing.next.clone(), writing.begun.clone());
+        }
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
         moved.writing = Some(writing);
         self.requests
@@ -507,6 +513,8 @@ impl<S: Source> Fleet<S> {
             let stored = rule::stored_rollout(summary.rule.as_ref()?);
             Some((RuleKey::Object(uid.clone()), Status::read(stored.as_ref()).unwrap_or_default()))
         });
+        #[cfg(test)]
+        let leftover = leftover.filter(|_| !planted(Fault::SweepOfLeftover));
         let rules = self.reconciler.desired.rollouts.rules();
         let statuses = rules.map(|(_, rule)| (rule.key.clone(), rule.status.clone()));
         let sweep = Sweep(leftover.chain(statuses).collect());

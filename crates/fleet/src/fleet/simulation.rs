@@ -91,9 +91,74 @@ fn nodes_are_sent_only_what_their_wave_is_open_for() {
     ROLLOUTS.hold();
 }
 
+/// Searches for a planted bug.
+fn is_found(planted: Fault) {
+    Seeds { count: 400, ..ROLLOUTS }.find(planted);
+}
+
 #[test]
 fn a_fleet_that_sends_the_newest_versions_is_found() {
-    Seeds { count: 100, ..ROLLOUTS }.find(Fault::RevisionIgnored);
+    is_found(Fault::RevisionIgnored);
+}
+
+#[test]
+fn changed_waves_that_are_open_are_found() {
+    is_found(Fault::ChangedWavesOpen);
+}
+
+#[test]
+fn a_changed_selection_that_forgets_the_roll_out_is_found() {
+    is_found(Fault::ChangedRuleIsPlain);
+}
+
+#[test]
+fn a_removed_roll_out_that_decides_is_found() {
+    is_found(Fault::RolloutRemovalIgnored);
+}
+
+#[test]
+fn a_deleted_rule_that_decides_is_found() {
+    is_found(Fault::DeletedRuleGoverns);
+}
+
+#[test]
+fn a_younger_rule_that_decides_is_found() {
+    is_found(Fault::YoungestDecides);
+}
+
+#[test]
+fn a_rule_without_a_roll_out_that_decides_is_found() {
+    is_found(Fault::PlainRuleDecides);
+}
+
+#[test]
+fn a_lost_status_that_removes_objects_is_found() {
+    is_found(Fault::LostStatusRemoves);
+}
+
+#[test]
+fn a_restored_status_that_is_ignored_is_found() {
+    is_found(Fault::RestoredStatusIgnored);
+}
+
+#[test]
+fn a_node_that_keeps_its_wave_is_found() {
+    is_found(Fault::WaveKept);
+}
+
+#[test]
+fn a_status_that_counts_before_it_is_stored_is_found() {
+    is_found(Fault::StatusUnstored);
+}
+
+#[test]
+fn a_hidden_object_that_is_forgotten_is_found() {
+    is_found(Fault::NamesakeForgotten);
+}
+
+#[test]
+fn a_sweep_of_what_a_status_still_has_is_found() {
+    is_found(Fault::SweepOfLeftover);
 }
 
 #[test]

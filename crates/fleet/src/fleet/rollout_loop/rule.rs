@@ -21,6 +21,8 @@ use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::RuleRollout;
 use edgesync_placement::{RuleId, RuleText, Summary};
 use edgesync_protocol::change::Uid;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_rollout::conditions::{Condition, Reason, messages};
 use edgesync_rollout::engine::Happened;
 use edgesync_rollout::observed::WaveCounts;
@@ -175,6 +177,10 @@ impl<S: Source> Fleet<S> {
         }
         let (rollout, validity) = match rollout {
             RuleRollout::None => {
+                #[cfg(test)]
+                if planted(Fault::RolloutRemovalIgnored) {
+                    return;
+                }
                 if let Some(index) = known {
                     tracing::info!(rule = name, "rule has no roll-out any more");
                     self.reconciler.desired.rollouts.leave(index);
@@ -224,6 +230,10 @@ impl<S: Source> Fleet<S> {
         let Some(rule) = self.reconciler.desired.rollouts.rule(index) else { return };
         let moved = self.rollout_loop.rules.entry(index).or_default();
         if moved.awaited.is_some_and(|(sequence, _)| status.sequence < sequence) {
+            return;
+        }
+        #[cfg(test)]
+        if planted(Fault::RestoredStatusIgnored) && status.sequence < rule.status.sequence {
             return;
         }
         moved.awaited = None;
