@@ -1,7 +1,7 @@
 //! The deterministic simulation: nodes that answer well, badly, late or never, changes of objects,
 //! labels, waves and limits, commands, leaders that are killed or late, lost writes, bodies and
-//! statuses. An oracle, which judges the nodes itself, checks each write of the status and each
-//! assignment; at the end each roll-out has ended, or its status says why not.
+//! statuses, restored copies. An oracle, which judges the nodes itself, checks each write of the
+//! status and each assignment; at the end each roll-out has ended, or its status says why not.
 //!
 //! `EDGESYNC_TEST_SEED=<n> cargo test -p edgesync-rollout simulation::one_seed -- --nocapture`
 //! shows one run step by step; `EDGESYNC_TEST_SEEDS=<n>` or `<first>..<end>` sets the seeds that
@@ -18,7 +18,7 @@ use super::fault::{Fault, plant};
 use world::World;
 
 /// Seeds of a run without a planted bug, and of the search for one.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 800;
 const SEARCH: u64 = 10_000;
 
 fn number(variable: &str) -> Option<u64> {

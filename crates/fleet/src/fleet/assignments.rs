@@ -615,6 +615,8 @@ impl Assignments {
             if known.stage == Stage::Leaving {
                 known.stage = Stage::Adopting;
             }
+            #[cfg(test)]
+            let ids = if planted(Fault::ChangedRuleIsPlain) { Vec::new() } else { ids };
             known.ids.extend(ids.iter().filter(|id| !self.by_id.contains_key(*id)));
             self.by_id.extend(ids.into_iter().map(|id| (id, index)));
             return index;
@@ -671,6 +673,10 @@ impl Assignments {
     /// Handles a changed rule, which the placement index has as a new one in addition to the one
     /// before.
     pub(crate) fn add_id(&mut self, before: RuleId, id: RuleId) {
+        #[cfg(test)]
+        if planted(Fault::ChangedRuleIsPlain) {
+            return;
+        }
         let Some(index) = self.by_id.get(&before).copied() else { return };
         self.by_id.insert(id, index);
         if let Some(rule) = self.rules.get_mut(&index) {

@@ -23,8 +23,6 @@ use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::{InForce, RuleRollout};
 use edgesync_placement::{KindMatch, RuleId, Summary};
 use edgesync_protocol::change::Uid;
-#[cfg(test)]
-use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::node::ConditionFields;
 use edgesync_protocol::timing::Now;
 use in_effect::Count;
@@ -139,11 +137,7 @@ impl Rules {
         }
         let id = in_force.rule.clone().map(|rule| reconciler.desired.placement.add_rule(rule));
         // Before any object is selected by the new number.
-        #[cfg(test)]
-        let replaced_id = replaced.filter(|_| !planted(Fault::ChangedRuleIsPlain));
-        #[cfg(not(test))]
-        let replaced_id = replaced;
-        if let (Some(old), Some(new)) = (replaced_id, id) {
+        if let (Some(old), Some(new)) = (replaced, id) {
             reconciler.desired.rollouts.add_id(old, new);
             let DesiredObjects { placement, rollouts, .. } = &mut reconciler.desired;
             if rollouts.governs(new) {

@@ -27,9 +27,7 @@ impl World {
         let is_late = self.random.percent(late);
         let leader = &mut self.leaders[index];
         if leader.read.is_none() || !is_late {
-            // The status is stored as JSON.
-            let status = Status::read(Some(&self.status.to_value())).unwrap();
-            leader.read = Some((self.generation, self.rollout.clone(), status));
+            leader.read = Some((self.generation, self.rollout.clone(), self.status.clone()));
         }
         leader.read.clone().unwrap()
     }

@@ -18,7 +18,7 @@ use crate::spec::{OnChange, OnFailure, Rollout};
 use crate::status::{PauseReason, Revision, Status};
 
 /// What the oracle remembers.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Oracle {
     /// All versions that the source ever had.
     pub(super) existed: HashSet<(Uid, ResourceVersion)>,
@@ -58,6 +58,12 @@ impl Oracle {
     pub(super) fn lose(&mut self) {
         let existed = std::mem::take(&mut self.existed);
         *self = Self { existed, ..Self::default() };
+    }
+
+    /// Forgets what an older copy does not have.
+    pub(super) fn restore(&mut self, before: Self) {
+        let existed = std::mem::take(&mut self.existed);
+        *self = Self { existed, ..before };
     }
 
     /// Checks an assignment.

@@ -93,6 +93,17 @@ pub(super) struct World {
     pub(super) leaders: Vec<Leader>,
     pub(super) oracle: Oracle,
     commands: Vec<Command>,
+    backup: Option<Box<Backup>>,
+}
+
+/// A copy of the store, and what the oracle knew then.
+struct Backup {
+    rollout: Rollout,
+    status: Status,
+    bodies: BTreeMap<Key, Arc<Set>>,
+    lost: BTreeSet<u64>,
+    source: Selection,
+    oracle: Oracle,
 }
 
 pub(super) fn later(time: Timestamp, by: Duration) -> Timestamp {
@@ -200,6 +211,7 @@ impl World {
             leaders,
             oracle: Oracle::default(),
             commands: Vec::new(),
+            backup: None,
         };
         for _ in 0..3 {
             world.create(0);
@@ -349,28 +361,66 @@ impl World {
             if self.random.percent(5) {
                 self.command();
             }
-            if self.random.percent(1) && self.random.percent(40) {
+            if self.random.percent(1) && self.random.percent(60) {
                 self.lose();
+            }
+            if self.random.percent(2) {
+                self.back_up();
             }
             self.turn(true)?;
         }
         Ok(())
     }
 
-    /// Loses the status, or the bodies of a revision above the stable one.
+    fn back_up(&mut self) {
+        let (rollout, status, bodies) = (self.rollout.clone(), self.status.clone(), self.bodies.clone());
+        let (lost, source, oracle) = (self.lost.clone(), self.source.clone(), self.oracle.clone());
+        self.backup = Some(Box::new(Backup { rollout, status, bodies, lost, source, oracle }));
+    }
+
+    /// Restores the store from the copy, with its statuses or without.
+    fn restore(&mut self) {
+        let Some(backup) = self.backup.take() else { return };
+        let has_status = self.random.percent(60);
+        self.say(|| format!("restored from a copy, with its status: {has_status}"));
+        let Backup { rollout, status, bodies, lost, source, oracle } = *backup;
+        (self.rollout, self.source) = (rollout, source);
+        self.generation += 1;
+        if has_status {
+            (self.status, self.bodies, self.lost) = (status, bodies, lost);
+            self.oracle.restore(oracle);
+            self.begin_again();
+        } else {
+            self.lose_status();
+        }
+    }
+
+    fn lose_status(&mut self) {
+        self.status = Status::default();
+        self.bodies.clear();
+        self.lost.clear();
+        self.oracle.lose();
+        self.begin_again();
+    }
+
+    /// Nobody knows what was before. Nodes keep what they hold until a revision is assigned to them.
+    fn begin_again(&mut self) {
+        self.leaders = vec![Leader::default(), Leader::default()];
+        self.commands.clear();
+        for node in &mut self.nodes {
+            node.assigned = None;
+        }
+    }
+
+    /// Loses the status, the bodies of a revision above the stable one, or all that is newer than a
+    /// copy.
     fn lose(&mut self) {
-        if self.random.percent(50) {
+        let kind = self.random.below(3);
+        if kind == 0 {
             self.say(|| "status lost".to_owned());
-            self.status = Status::default();
-            self.leaders = vec![Leader::default(), Leader::default()];
-            self.commands.clear();
-            self.bodies.clear();
-            self.lost.clear();
-            self.oracle.lose();
-            // Nodes keep what they hold until a revision is assigned to them.
-            for node in &mut self.nodes {
-                node.assigned = None;
-            }
+            self.lose_status();
+        } else if kind == 1 {
+            self.restore();
         } else if let Some(top) = self.status.progressing().cloned() {
             self.say(|| format!("bodies of {} lost", top.number));
             self.bodies.remove(&(top.number, top.digest));
