@@ -84,6 +84,8 @@ struct Moved {
     /// Number of reads that have failed since the last one that has not.
     failed_reads: u32,
     is_making: bool,
+    /// Whether the snapshot that is being made is of a lost timeline of the source.
+    is_made_in_vain: bool,
     /// When the next snapshot may be made, and number of failures in a row.
     make_at: Now,
     failed_makes: u32,
@@ -158,6 +160,7 @@ impl RolloutLoop {
         for moved in self.rules.values_mut() {
             moved.awaited = None;
             moved.snapshot = None;
+            moved.is_made_in_vain = moved.is_making;
             moved.counter.facts.clear();
             moved.counter.count = None;
         }

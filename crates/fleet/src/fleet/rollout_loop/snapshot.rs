@@ -51,10 +51,11 @@ impl<S: Source> Fleet<S> {
         let now = self.reconciler.now();
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
         moved.is_making = false;
+        let is_in_vain = std::mem::take(&mut moved.is_made_in_vain);
         match made {
             Ok(snapshot) => {
                 (moved.failed_makes, moved.observed.unstored) = (0, None);
-                moved.snapshot = snapshot;
+                moved.snapshot = snapshot.filter(|_| !is_in_vain);
             }
             Err(error) => {
                 // A refused store stays refused, and costs all bodies each time.

@@ -319,7 +319,10 @@ impl World {
         for (replica, feed) in self.replicas.iter_mut().zip(&state.feeds) {
             let Some(fleet) = &replica.fleet else { continue };
             let rollouts = &fleet.reconciler.desired.rollouts;
-            let is_settled = rollouts.is_settled() && !rollouts.is_reading() && !feed.is_busy();
+            // The end of a relist may be on its way.
+            let is_delivered = fleet.reconciler.broadcasts.is_delivered() && feed.queue.is_empty();
+            let is_settled =
+                is_delivered && rollouts.is_settled() && !rollouts.is_reading() && !feed.is_busy();
             if is_settled && !replica.was_stalled {
                 replica.judged = replica.settled;
             }
