@@ -102,7 +102,7 @@ impl World {
     // --- the source
 
     /// Writes an object of a name: a new one, another version, or another placement.
-    fn write(&mut self, name: &str) {
+    pub(super) fn write(&mut self, name: &str) {
         let content = self.time.random.next();
         let nodes: BTreeSet<usize> = (0..self.any(3)).map(|_| self.any(NODES as usize)).collect();
         let nodes = nodes.into_iter().map(|n| self.devices[n].name.clone()).collect();

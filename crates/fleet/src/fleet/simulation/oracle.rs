@@ -227,30 +227,30 @@ impl<'a> Window<'a> {
 impl<'a> Options<'a> {
     fn of(states: &'a [Arc<Objects>], uid: &Uid, node: &NodeName) -> Option<Self> {
         // Equal neighbours count once.
-        let mut specs: Vec<Option<&Arc<Rule>>> = Vec::new();
-        let mut places: Vec<(usize, Option<&Registration>)> = Vec::new();
-        for state in states {
-            let (rule, registration) = (state.rules.get(uid), state.nodes.get(node));
-            if specs.last().is_none_or(|last| last.map(Arc::as_ptr) != rule.map(Arc::as_ptr)) {
-                specs.push(rule);
-            }
-            places.push((specs.len() - 1, registration));
-        }
-        places.dedup_by_key(|(spec, registration)| (*spec, registration.map(|it| it.version)));
+        let mut all: Vec<Option<&Arc<Rule>>> = states.iter().map(|state| state.rules.get(uid)).collect();
+        all.dedup_by_key(|rule| rule.map(Arc::as_ptr));
+        let mut nodes: Vec<Option<&Registration>> =
+            states.iter().map(|state| state.nodes.get(node)).collect();
+        nodes.dedup_by_key(|node| node.map(|node| node.version));
+        let specs: Vec<&'a Arc<Rule>> = all.iter().copied().flatten().collect();
         let mut assigned = BTreeSet::new();
-        for (spec, registration) in places {
-            let Some(rule) = specs[spec] else {
-                assigned.insert(Assigned::Not);
-                continue;
-            };
-            // A fleet uses the status that it has written before that arrives with its rule.
-            let later = specs[spec..].iter().map_while(|later| later.as_ref());
-            assigned.extend(later.map(|later| rule.assigned(&later.rollout, registration)));
-        }
-        let is_missing = specs.iter().any(Option::is_none);
-        let specs: Vec<&'a Arc<Rule>> = specs.into_iter().flatten().collect();
-        if is_missing {
+        // A changed rule selects nodes as before until the list is read again.
+        let selects = |node: &Option<&Registration>| {
+            node.is_some_and(|node| specs.iter().any(|rule| rule.selects_node(node)))
+        };
+        let deselects = |node: &Option<&Registration>| {
+            node.is_none_or(|node| specs.iter().any(|rule| !rule.selects_node(node)))
+        };
+        if all.iter().any(Option::is_none) || nodes.iter().any(deselects) {
             assigned.insert(Assigned::Not);
+        }
+        for (place, rule) in all.iter().enumerate() {
+            let Some(rule) = rule else { continue };
+            // A fleet uses the status that it has written before that arrives with its rule.
+            for later in all[place..].iter().map_while(|later| later.as_ref()) {
+                let selected = nodes.iter().filter(|node| selects(node)).copied().flatten();
+                assigned.extend(selected.map(|node| rule.assigned_to(&later.rollout, node)));
+            }
         }
         let age = specs.first()?.age();
         Some(Self { age, specs, assigned })

@@ -372,8 +372,29 @@ impl World {
         self.with_fleet(replica, |fleet| fleet.administer(request));
     }
 
+    /// Changes objects of which a revision has a newer version, which a restore of the cluster has
+    /// lost: a leader that had not observed the restore has begun that revision after it.
+    fn change_restored(&mut self) {
+        if !self.is_shared || self.restores == 0 {
+            return;
+        }
+        let lost: Vec<String> = {
+            let state = self.model.state();
+            let objects = &state.db.objects;
+            let revisions = objects.rules.values().flat_map(|rule| rule.rollout.revisions());
+            let entries = revisions.flat_map(|key| state.sets[key].entries());
+            let is_lost = |(uid, entry): &(&Uid, &edgesync_rollout::revision::Entry)| {
+                let thing = objects.things.get(*uid);
+                thing.is_some_and(|thing| entry.version.as_str().parse::<u64>().unwrap() > thing.version)
+            };
+            entries.filter(is_lost).map(|(_, entry)| entry.object.name.to_string()).collect()
+        };
+        lost.iter().for_each(|name| self.write(name));
+    }
+
     /// Ends the roll-outs, as an operator does who sees that they wait for somebody.
     pub(super) fn end_rollouts(&mut self) {
+        self.change_restored();
         for (_, rule) in self.with_revisions() {
             let Some((top, open)) = rule.rollout.top() else { continue };
             let (by, revision) = ("ada".to_owned(), top.number);

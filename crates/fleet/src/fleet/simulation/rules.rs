@@ -271,11 +271,19 @@ impl Rule {
 
     /// Returns what the rule assigns to a node when its status has this roll-out.
     pub(super) fn assigned(&self, rollout: &Stored, node: Option<&Registration>) -> Assigned {
-        let Some(node) = node.filter(|node| self.selects_node(node)) else { return Assigned::Not };
+        match node.filter(|node| self.selects_node(node)) {
+            Some(node) => self.assigned_to(rollout, node),
+            None => Assigned::Not,
+        }
+    }
+
+    /// Returns the same for a node that the rule selects.
+    pub(super) fn assigned_to(&self, rollout: &Stored, node: &Registration) -> Assigned {
         match &self.strategy {
             None => Assigned::Plain,
             Some(strategy) => {
-                rollout.of(strategy, node).map_or(Assigned::NotBegun, |key| Assigned::Revision(key.clone()))
+                let revision = rollout.of(strategy, node);
+                revision.map_or(Assigned::NotBegun, |key| Assigned::Revision(key.clone()))
             }
         }
     }
