@@ -645,6 +645,33 @@ mod tests {
     }
 
     #[test]
+    fn resources_that_differ_in_anything_are_kept_apart() {
+        let mut interner = Interner::default();
+        let first = interner.intern("apps/v1", "Deployment", "deployments", Scope::Namespaced);
+        assert!(Arc::ptr_eq(
+            &first,
+            &interner.intern("apps/v1", "Deployment", "deployments", Scope::Namespaced)
+        ));
+        for (version, kind, plural, scope) in [
+            ("apps/v2", "Deployment", "deployments", Scope::Namespaced),
+            ("other/v1", "Deployment", "deployments", Scope::Namespaced),
+            ("apps/v1", "Other", "deployments", Scope::Namespaced),
+            ("apps/v1", "Deployment", "others", Scope::Namespaced),
+            ("apps/v1", "Deployment", "deployments", Scope::Cluster),
+        ] {
+            let other = interner.intern(version, kind, plural, scope);
+            assert_eq!((other.api_version(), &*other.kind, &*other.plural), (version.into(), kind, plural));
+            assert_eq!(other.scope, scope);
+        }
+    }
+
+    #[test]
+    fn weak_reference_is_to_one_text() {
+        let (body, equal) = (Body::new(BODY.into()).unwrap(), Body::new(BODY.into()).unwrap());
+        assert!(body.downgrade().is(&body) && !body.downgrade().is(&equal));
+    }
+
+    #[test]
     fn a_delete_names_its_uid() {
         let Ok(Change::Delete(delete)) = read(&json(&outgoing(None))) else {
             panic!("must be a delete");

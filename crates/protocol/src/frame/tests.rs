@@ -44,6 +44,15 @@ fn a_reconnect_of_a_node_in_sync_fits_into_400_bytes() {
 }
 
 #[test]
+fn limits_of_a_node_are_sent_unless_they_are_the_defaults() {
+    let text = |hello: &Hello| serde_json::to_string(hello).unwrap();
+    assert!(!text(&hello()).contains("max"), "{}", text(&hello()));
+    let small = Hello { max_frame: 1024, max_object: 2048, ..hello() };
+    let sent: Hello = serde_json::from_str(&text(&small)).unwrap();
+    assert_eq!((sent.max_frame, sent.max_object), (1024, 2048));
+}
+
+#[test]
 fn frames_survive_encoding_compressed_or_not() {
     let report = Report {
         session: "s".into(),

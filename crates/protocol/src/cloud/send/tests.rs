@@ -183,6 +183,16 @@ fn longest_pause(times: &[Now]) -> Duration {
 }
 
 #[test]
+fn round_trip_is_known_after_the_first_report() {
+    let (mut cloud, wishes) = sending();
+    assert_eq!(cloud.round_trip(), None);
+    let now = Duration::from_millis(700);
+    let objects = vec![held(0)];
+    report(&mut cloud, &wishes, now, Report { from: 1, to: 1, objects, ..Report::default() });
+    assert_eq!(cloud.round_trip(), Some(now));
+}
+
+#[test]
 fn unreported_objects_are_resent_with_bounded_backoff() {
     let (mut cloud, wishes) = sending();
     let sent = times(&mut cloud, &wishes, DAY, |_, _| {});

@@ -135,6 +135,28 @@ fn announced_objects_and_removals_are_those_of_the_session() {
 }
 
 #[test]
+fn incarnation_is_that_of_the_last_welcome() {
+    let mut machine = machine();
+    assert_eq!(machine.incarnation(), None);
+    for (number, incarnation) in [(1, "one"), (2, "two")] {
+        connect(&mut machine, number);
+        let session = machine.session().unwrap().to_owned();
+        let welcome = Welcome {
+            session,
+            incarnation: Some(incarnation.into()),
+            confirmed: 0,
+            pending: 0,
+            held: 0,
+            register: false,
+            features: Vec::new(),
+        };
+        machine.received(NOW, Received::Welcome(welcome), 0);
+        assert_eq!(machine.incarnation(), Some(incarnation));
+        machine.disconnected();
+    }
+}
+
+#[test]
 fn memory_holds_a_piece_and_the_store_the_rest() {
     let mut machine = live();
     receive(&mut machine, 0, 10_000);
