@@ -66,6 +66,24 @@ fn a_message_continues_where_the_node_holds_it() {
 }
 
 #[test]
+fn parts_without_an_answer_are_sent_again_from_the_first_one() {
+    let (mut cloud, mut wishes) = (machine(), DesiredObjects::default());
+    desire(&mut cloud, &mut wishes, 0, LARGE);
+    welcome(&mut cloud, "a", &wishes);
+    assert_eq!(part_after_load(&mut cloud, &wishes).1.offset, 0);
+    let mut offsets = Vec::new();
+    while let Some(now) = cloud.deadline().filter(|now| *now < Duration::from_secs(60)) {
+        cloud.tick(now, &wishes);
+        while let Some(frame) = cloud.poll_frame(now, &wishes) {
+            offsets.extend(if let Down::Part(part) = frame { Some(part.offset) } else { None });
+        }
+    }
+    assert!(offsets.contains(&0), "{offsets:?}");
+    let resent = offsets.iter().filter(|offset| **offset == 0).count();
+    assert!(cloud.counters().resent >= resent as u64, "{resent}, {:?}", cloud.counters());
+}
+
+#[test]
 fn a_claim_that_fits_no_message_continues_nothing() {
     let lies: [fn(&mut PartialMessage); 7] = [
         |partial| partial.digest = MessageDigest(1),
