@@ -109,7 +109,7 @@ impl Phases {
     async fn kill_leader(&mut self) {
         let Self { fleet, proxies, leader, .. } = self;
         fleet.replicas[*leader].process.kill();
-        // The process has ended, so nobody has to wait for its term.
+        // The process has ended: its term is not waited for.
         let lease = "/apis/coordination.k8s.io/v1/namespaces/edgesync/leases/edgesync-cloud";
         fleet.setup.kubernetes.client.delete::<Value>(lease, None).await.unwrap();
         let former = std::mem::replace(leader, 1 - *leader);

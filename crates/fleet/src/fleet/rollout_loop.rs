@@ -510,7 +510,7 @@ impl<S: Source> Fleet<S> {
         if self.rollout_loop.is_sweeping || is_busy || !is_known || now < self.rollout_loop.next_sweep {
             return;
         }
-        // A status that is still to be deleted counts until then: the rule may get a roll-out again.
+        // A status counts until it is deleted: the rule may get a roll-out again.
         let leftover = self.rollout_loop.leftover.keys().filter_map(|uid| {
             let (summary, ..) = self.rules.one(uid)?;
             let stored = rule::stored_rollout(summary.rule.as_ref()?);

@@ -106,3 +106,28 @@ fn seconds(config: &EdgeConfig, is_frugal: bool) -> u32 {
 fn factor(is_frugal: bool) -> u32 {
     if is_frugal { FRUGAL_FACTOR } else { 1 }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn renewals_are_spread_over_the_last_tenth_of_the_interval() {
+        let config = EdgeConfig::of_tests("edge", 1024, 60_000);
+        for is_frugal in [false, true] {
+            let interval = config.lease_interval * factor(is_frugal);
+            let due = |random| {
+                let mut renewal = Renewal::default();
+                assert_eq!(renewal.deadline(&config, is_frugal), None);
+                renewal.request(Duration::from_secs(5), random);
+                renewal.deadline(&config, is_frugal).unwrap() - Duration::from_secs(5)
+            };
+            let tenth = u64::try_from((interval / 10).as_micros()).unwrap();
+            assert_eq!(due(0), interval);
+            assert_eq!(due(tenth - 1), interval - interval / 10 + Duration::from_micros(1));
+            assert_eq!(due(tenth), interval);
+        }
+    }
+}

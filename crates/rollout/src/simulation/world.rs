@@ -403,7 +403,7 @@ impl World {
         self.begin_again();
     }
 
-    /// Nobody knows what was before. Nodes keep what they hold until a revision is assigned to them.
+    /// Forgets all that was before. Nodes keep what they hold until a revision is assigned to them.
     fn begin_again(&mut self) {
         self.leaders = vec![Leader::default(), Leader::default()];
         self.commands.clear();

@@ -274,8 +274,8 @@ fn newest_of_two_objects_of_one_name_in_a_revision_counts() {
     }
 }
 
-/// Another rule's revision has an object of the same name: the machine of the node was not told, and
-/// the record of the object stayed.
+/// The revision of another rule has an object of the same name: the machine of the node was not
+/// informed, and the record of the object stayed.
 #[test]
 fn object_that_an_older_rule_hides_is_absent_at_once() {
     let mut rig = Rig::new(true);
