@@ -443,7 +443,9 @@ fn items_share_a_frame_within_the_window() {
 #[test]
 fn an_item_too_large_for_a_frame_blocks_no_others() {
     let mut edge = three();
-    let long = format!("\"{}\"", "x".repeat(LIMIT));
+    let most = LIMIT - FRAME_OVERHEAD - "box".len() - ITEM_OVERHEAD;
+    let of_size = |size: usize| format!("\"{}\"", "x".repeat(size - 2));
+    let long = of_size(most + 1);
     assert!(edge.read().is_some());
     edge.machine.outbox_read(edge.now, vec![item(1, &long), item(2, "2")]);
     let effects = edge.effects();
@@ -456,8 +458,7 @@ fn an_item_too_large_for_a_frame_blocks_no_others() {
         panic!("{effects:?}")
     };
     assert_eq!(*content, long);
-    let fits = format!("\"{}\"", "x".repeat(LIMIT - 400));
-    edge.machine.outbox_read(edge.now, vec![item(2, &fits), item(3, "3")]);
+    edge.machine.outbox_read(edge.now, vec![item(2, &of_size(most)), item(3, "3")]);
     let frame = edge.poll().unwrap();
     assert!(frame.encode(usize::MAX).unwrap().len() <= LIMIT);
     assert_eq!(edge.counters().uploads_refused, 1);
