@@ -164,7 +164,8 @@ impl Objects {
     pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (uid, rule) in self.rules.iter().filter(|(_, rule)| !rule.is_configured()) {
-            if before.rules.get(uid).is_none_or(|before| before.version != rule.version) {
+            // A restore that leaves statuses out keeps the version.
+            if before.rules.get(uid).is_none_or(|before| !Arc::ptr_eq(before, rule)) {
                 changes.push(Change::Set(Arc::new(rule.summary(uid))));
             }
         }
