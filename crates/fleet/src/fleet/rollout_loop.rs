@@ -116,6 +116,19 @@ struct Writing {
     /// The revision that begins with it.
     begun: Option<Arc<Set>>,
     answer: Option<RolloutStatusAnswer>,
+    /// Whether an older copy has replaced the source since it was sent: it may have lost the write.
+    is_uncertain: bool,
+}
+
+impl Writing {
+    fn new(
+        next: Status,
+        happened: Vec<Happened>,
+        begun: Option<Arc<Set>>,
+        answer: Option<RolloutStatusAnswer>,
+    ) -> Self {
+        Self { next, happened, begun, answer, is_uncertain: false }
+    }
 }
 
 impl Moved {
@@ -161,6 +174,9 @@ impl RolloutLoop {
             moved.awaited = None;
             moved.snapshot = None;
             moved.is_made_in_vain = moved.is_making;
+            if let Some(writing) = &mut moved.writing {
+                writing.is_uncertain = true;
+            }
             moved.counter.facts.clear();
             moved.counter.count = None;
         }
@@ -327,7 +343,7 @@ impl<S: Source> Fleet<S> {
                 answer_with(answer, shown);
             }
             Some(Step { next: Some(next), happened, .. }) => {
-                self.write(index, Writing { next, happened, begun: None, answer: Some(answer) });
+                self.write(index, Writing::new(next, happened, None, Some(answer)));
             }
         }
     }
@@ -351,7 +367,7 @@ impl<S: Source> Fleet<S> {
             match self.step(index, Input::Snapshot(&snapshot)) {
                 Some(Step { next: Some(next), happened, refused: None, .. }) => {
                     let begun = Some(snapshot.set);
-                    self.write(index, Writing { next, happened, begun, answer: None });
+                    self.write(index, Writing::new(next, happened, begun, None));
                 }
                 step => {
                     let refused = step.and_then(|step| step.refused);
@@ -387,7 +403,7 @@ impl<S: Source> Fleet<S> {
             return false;
         };
         if let Some(next) = next {
-            self.write(index, Writing { next, happened, begun: None, answer: None });
+            self.write(index, Writing::new(next, happened, None, None));
         } else if let Some(wanted) = snapshot.filter(|_| !is_making && may_make) {
             self.make_snapshot(index, wanted);
         }
@@ -443,12 +459,14 @@ impl<S: Source> Fleet<S> {
     pub(super) fn rollout_written(&mut self, index: RuleIndex, written: crate::source::Result<bool>) {
         let now = self.reconciler.now();
         let Some(moved) = self.rollout_loop.rules.get_mut(&index) else { return };
-        let Some(Writing { next, happened, begun, answer }) = moved.writing.take() else { return };
+        let Some(Writing { next, happened, begun, answer, is_uncertain }) = moved.writing.take() else {
+            return;
+        };
         let Some(rule) = self.reconciler.desired.rollouts.rule(index) else { return };
         let is_object = matches!(rule.key, RuleKey::Object(_));
         let (key, name) = (rule.key.clone(), rule.shown_name());
         match written {
-            Ok(true) => {
+            Ok(true) if !is_uncertain => {
                 // The rule may have arrived with it, or with a newer one, before the answer.
                 let has_arrived = is_object && rule.status.sequence >= next.sequence;
                 moved.awaited = (is_object && !has_arrived).then(|| (next.sequence, now + AWAITED));
@@ -466,7 +484,7 @@ impl<S: Source> Fleet<S> {
                 }
                 self.rollout_loop.next_sweep = self.rollout_loop.next_sweep.min(now + COUNT_EVERY);
             }
-            Ok(false) | Err(_) => {
+            Ok(_) | Err(_) => {
                 if let Err(error) = &written {
                     tracing::error!(rule = name, %error, "writing the status of a roll-out failed");
                 }

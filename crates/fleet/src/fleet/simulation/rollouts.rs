@@ -136,7 +136,7 @@ impl State {
     }
 
     /// Creates a rule that is an object.
-    fn create_rule(
+    pub(super) fn create_rule(
         &mut self,
         name: &str,
         objects: Selection,

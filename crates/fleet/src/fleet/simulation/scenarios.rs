@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::NODES;
 use super::history::Thing;
+use super::rules::{Selection, Strategy, Wave};
 use super::store::{Database, Gate, Way};
 use super::world::{Event, World};
 use crate::admin::AdminRequest;
@@ -30,9 +31,14 @@ pub(super) struct Held {
 /// Returns the first world of this kind in which nothing fails, with a node connected to its last
 /// replica.
 fn calm(is_right: impl Fn(&World) -> bool) -> Result<World, String> {
-    let world = (0..).map(|seed| World::new(seed, 100, false, false)).find(|world| is_right(world));
+    calm_with(0, false, is_right)
+}
+
+/// Returns the same with this node. `rolls` is whether rules have roll-outs.
+fn calm_with(node: usize, rolls: bool, is_right: impl Fn(&World) -> bool) -> Result<World, String> {
+    let world = (0..).map(|seed| World::new(seed, 100, false, rolls)).find(|world| is_right(world));
     let mut world = world.ok_or("no seed has such a world")?;
-    world.join(0, world.replicas.len() - 1);
+    world.join(node, world.replicas.len() - 1);
     world.pass(WHILE)?;
     Ok(world)
 }
@@ -450,6 +456,118 @@ fn restored_source_without_objects_removes_none_at_once() {
 fn a_restored_source_that_voids_no_proofs_is_found() {
     let why = found(Fault::RestoredUnproven, restore_without_objects);
     assert!(why.contains("guard"), "{why}");
+}
+
+// --- roll-outs
+
+/// A node that is no canary.
+const LATER: usize = 4;
+
+/// Two replicas. The second one leads a roll-out with canaries, and serves a node of the last wave.
+fn rolling() -> Result<World, String> {
+    let mut world = calm_with(LATER, true, |world| world.is_shared)?;
+    world.set_leader(1, false);
+    let objects = Selection { tier: Some(0), half: None };
+    let strategy = Strategy::of(&[Wave::Canary, Wave::Rest]);
+    world.model.state().create_rule("a", objects, None, Some(strategy));
+    world.pass(2 * WHILE)?;
+    match world.newest_revision() {
+        Some(1) => Ok(world),
+        other => Err(format!("the roll-out has begun with {other:?}")),
+    }
+}
+
+impl World {
+    /// Writes the object that the roll-out selects.
+    fn roll(&mut self) {
+        self.place(&[]);
+        self.model.state().write(|objects, version| {
+            let thing = Thing { version, tier: Some(0), ..Thing::clone(&objects.things[OBJECT]) };
+            objects.things.insert(OBJECT.into(), Arc::new(thing));
+        });
+    }
+
+    /// Returns the number of the newest revision that a status has.
+    fn newest_revision(&self) -> Option<u64> {
+        let state = self.model.state();
+        let tops = state.db.objects.rules.values().filter_map(|rule| rule.rollout.top());
+        tops.map(|(key, _)| key.number).max()
+    }
+
+    fn restore_copy(&mut self, copy: Database) {
+        self.model.state().restore(copy);
+        self.restores += 1;
+    }
+}
+
+/// A copy without statuses replaces the source: all nodes get the newest versions. The leader
+/// hears only then that it has begun a revision, which the copy lacks.
+fn status_written_before_a_restore() -> Result<(), String> {
+    let mut world = rolling()?;
+    world.roll();
+    let end = world.time.now + 2 * WHILE;
+    let written = loop {
+        world.hold(1, Way::Answer);
+        while world.held() == 0 && world.time.now < end {
+            world.step()?;
+        }
+        match world.newest_revision() {
+            Some(2) => break world.held.take(),
+            other if world.time.now >= end => return Err(format!("no revision has begun after {other:?}")),
+            _ => world.release(false),
+        }
+    };
+    let mut copy: Database = world.model.state().db.clone();
+    World::drop_statuses(Arc::make_mut(&mut copy.objects));
+    world.restore_copy(copy);
+    world.pass(SECOND)?;
+    if !world.holds(LATER) {
+        return Err("the node lacks the newest version".into());
+    }
+    world.held = written;
+    world.release(false);
+    world.pass(WHILE)?;
+    if !world.holds(LATER) {
+        return Err("the node has lost the object".into());
+    }
+    world.run_to_convergence()
+}
+
+#[test]
+fn status_written_before_a_restore_decides_nothing() {
+    status_written_before_a_restore().unwrap();
+}
+
+/// The body of a new version is read for a revision when an older copy replaces the source.
+fn snapshot_begun_before_a_restore() -> Result<(), String> {
+    let mut world = rolling()?;
+    world.roll();
+    world.pass(4 * WHILE)?;
+    let copy: Database = world.model.state().db.clone();
+    world.hold(1, Way::Bodies);
+    world.roll();
+    world.pass(WHILE)?;
+    if world.held() == 0 {
+        return Err("no body is on its way".into());
+    }
+    let lost = world.model.state().db.objects.things[OBJECT].version.into();
+    world.restore_copy(copy);
+    world.pass(SECOND)?;
+    world.release(false);
+    world.pass(WHILE)?;
+    {
+        let state = world.model.state();
+        let mut revisions = state.db.objects.rules.values().flat_map(|rule| rule.rollout.revisions());
+        if revisions.any(|key| state.sets[key].version(OBJECT) == Some(&lost)) {
+            return Err("a revision has a version that the restore has lost".into());
+        }
+    }
+    world.run_to_convergence()
+}
+
+#[test]
+fn snapshot_begun_before_a_restore_is_discarded() {
+    snapshot_begun_before_a_restore().unwrap();
 }
 
 // --- effects in files
