@@ -120,6 +120,8 @@ pub(super) struct State {
     pub(super) deleted: BTreeMap<NodeName, u64>,
     /// Incarnations begun because nodes asked for it.
     pub(super) renewals: usize,
+    /// How often the database of a node was replaced. Uploads from before do not arrive after it.
+    pub(super) replaced: BTreeMap<NodeName, u64>,
     /// Reads of the records of nodes.
     pub(super) reads: usize,
     pub(super) violation: Option<String>,
@@ -187,6 +189,7 @@ impl State {
             removable: BTreeSet::new(),
             deleted: BTreeMap::new(),
             renewals: 0,
+            replaced: BTreeMap::new(),
             reads: 0,
             violation: None,
             configured,
@@ -751,8 +754,15 @@ impl NodeStore for Model {
     }
 
     async fn ingest(&self, batch: UploadBatch) -> Result<UploadOutcome> {
+        let sent = self.state().replaced.get(&batch.node).copied();
         self.arrive().await?;
-        let outcome = self.state().ingest(batch);
+        let outcome = {
+            let mut state = self.state();
+            if state.replaced.get(&batch.node).copied() != sent {
+                return Err(SourceError::Unread("the node has another database".into()));
+            }
+            state.ingest(batch)
+        };
         self.answer(outcome).await
     }
 }

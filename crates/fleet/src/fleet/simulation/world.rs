@@ -424,6 +424,7 @@ impl World {
         let name = self.devices[node].name.clone();
         let is_of = |event: &Event| matches!(event, Event::ToFleet { event: FleetEvent::Message { node, channel: Channel::Up, .. }, .. } if *node == name);
         self.time.retain(|event| !is_of(event));
+        *self.model.state().replaced.entry(name).or_default() += 1;
     }
 
     /// Loses the connection to the broker for a while.
