@@ -224,6 +224,12 @@ impl History {
         self.states.iter().rev().find_map(|state| state.things.get(uid)).map(|thing| &**thing)
     }
 
+    /// Returns whether a restore has lost the bodies of a revision.
+    pub(super) fn is_lost_revision(&self, key: &RevisionKey) -> bool {
+        let has = |at: usize| self.states[at].revisions.contains_key(key);
+        self.restores.iter().any(|at| has(at - 1) && !has(*at))
+    }
+
     pub(super) fn existed(&self, from: usize, uid: &str, version: &ResourceVersion) -> bool {
         let is_it = |state: &Arc<Objects>| {
             state.things.get(uid).is_some_and(|thing| *version == thing.version.into())

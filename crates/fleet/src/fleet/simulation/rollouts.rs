@@ -70,8 +70,9 @@ impl State {
         }
     }
 
-    /// Replaces the roll-out of a rule, if rule and sequence are the expected ones.
-    fn write_rollout(&mut self, write: RolloutWrite) -> bool {
+    /// Replaces the roll-out of a rule, if rule and sequence are the expected ones. `knows_restore`
+    /// is whether the replica knew of all restores when it sent the write.
+    fn write_rollout(&mut self, write: RolloutWrite, knows_restore: bool) -> bool {
         let uid = uid_of(&write.rule);
         let Some(rule) = self.db.objects.rules.get(&uid) else { return false };
         let is_expected = write.object.is_none_or(|(_, generation)| generation == rule.generation)
@@ -82,12 +83,24 @@ impl State {
         let value = write.status.map(|status| serde_json::from_str(&status).unwrap());
         let is_deleted = value.is_none() && rule.is_configured();
         let stored = Stored::new(&write.rule, value, &rule.rollout, rule.strategy.as_ref());
+        let violation = self.unstored(&rule.rollout, &stored, knows_restore);
+        self.violation = self.violation.take().or(violation);
         self.change_rule(&uid, false, |rule| rule.rollout = stored);
         if is_deleted {
             self.write(|objects, _| objects.revisions.retain(|key, _| key.rule != write.rule));
         }
-        self.check_stored("a status was written");
         true
+    }
+
+    /// Checks that the bodies of a revision that begins are stored. A restore may have lost them
+    /// without the knowledge of the replica.
+    fn unstored(&self, before: &Stored, after: &Stored, knows_restore: bool) -> Option<String> {
+        let mut begun = after.revisions().filter(|key| before.revisions().all(|known| known != *key));
+        let lost = begun.find(|key| {
+            let is_stored = self.db.objects.revisions.contains_key(*key);
+            !is_stored && (knows_restore || !self.history.is_lost_revision(key))
+        });
+        lost.map(|key| format!("roll-out: {key} begins, its bodies are not stored"))
     }
 
     /// Stores a revision, unless it is stored.
@@ -120,18 +133,13 @@ impl State {
         };
         if self.db.objects.revisions.iter().any(|(key, stored)| !is_kept(key, stored)) {
             let mut revisions = self.db.objects.revisions.clone();
+            let needed = self.db.objects.rules.values().flat_map(|rule| rule.rollout.revisions());
+            let needed: Vec<&RevisionKey> = needed.filter(|key| revisions.contains_key(*key)).collect();
             revisions.retain(|key, stored| is_kept(key, stored));
+            let swept = needed.into_iter().find(|key| !revisions.contains_key(*key));
+            let violation = swept.map(|key| format!("roll-out: a sweep has deleted the bodies of {key}"));
+            self.violation = self.violation.take().or(violation);
             self.write(|objects, _| objects.revisions = revisions);
-            self.check_stored("a sweep");
-        }
-    }
-
-    /// Checks that the revisions of all statuses are stored.
-    fn check_stored(&mut self, after: &str) {
-        let objects = &self.db.objects;
-        let mut revisions = objects.rules.values().flat_map(|rule| rule.rollout.revisions());
-        if let Some(lost) = revisions.find(|key| !objects.revisions.contains_key(*key)) {
-            self.violation = Some(format!("roll-out: after {after}, the bodies of {lost} are not stored"));
         }
     }
 
@@ -178,9 +186,12 @@ impl RolloutStore for Model {
     }
 
     async fn write_rollout(&self, write: RolloutWrite) -> Result<bool> {
-        let _under_way = self.state().feeds[self.replica].writes.clone();
+        let (_under_way, knows_restore) = {
+            let state = self.state();
+            (state.feeds[self.replica].writes.clone(), state.knows_restore(self.replica))
+        };
         self.arrive().await?;
-        let is_written = self.state().write_rollout(write);
+        let is_written = self.state().write_rollout(write, knows_restore);
         match self.pass(Way::Answer).await {
             true => Ok(is_written),
             false => Err(SourceError::Unread("the answer is lost".into())),
@@ -373,7 +384,8 @@ impl World {
     }
 
     /// Changes objects of which a revision has a newer version, which a restore of the cluster has
-    /// lost: a leader that had not observed the restore has begun that revision after it.
+    /// lost: a leader that had not observed the restore has begun that revision after it. Does the
+    /// same if the restore has lost the bodies of such a revision.
     fn change_restored(&mut self) {
         if !self.is_shared || self.restores == 0 {
             return;
@@ -381,13 +393,15 @@ impl World {
         let lost: Vec<String> = {
             let state = self.model.state();
             let objects = &state.db.objects;
-            let revisions = objects.rules.values().flat_map(|rule| rule.rollout.revisions());
-            let entries = revisions.flat_map(|key| state.sets[key].entries());
+            let revisions = || objects.rules.values().flat_map(|rule| rule.rollout.revisions());
+            let has_lost = revisions().any(|key| !objects.revisions.contains_key(key));
+            let entries = revisions().flat_map(|key| state.sets[key].entries());
             let is_lost = |(uid, entry): &(&Uid, &edgesync_rollout::revision::Entry)| {
                 let thing = objects.things.get(*uid);
                 thing.is_some_and(|thing| entry.version.as_str().parse::<u64>().unwrap() > thing.version)
             };
-            entries.filter(is_lost).map(|(_, entry)| entry.object.name.to_string()).collect()
+            let names = entries.filter(is_lost).map(|(_, entry)| entry.object.name.to_string());
+            names.chain(has_lost.then(|| "object-0".to_owned())).collect()
         };
         lost.iter().for_each(|name| self.write(name));
     }
@@ -490,12 +504,12 @@ fn the_model_replaces_statuses_and_sweeps_revisions_as_a_store_does() {
         expected,
         status: Some(status(expected + 1).to_string()),
     };
-    assert!(state.write_rollout(write(0)));
-    assert!(!state.write_rollout(write(0)));
-    assert!(state.write_rollout(write(1)));
+    assert!(state.write_rollout(write(0), true));
+    assert!(!state.write_rollout(write(0), true));
+    assert!(state.write_rollout(write(1), true));
     let stored = &state.db.objects.rules[&uid_of(&rule)].rollout;
     assert_eq!((stored.sequence(), stored.top()), (2, Some((&key(1), 1))));
     state.sweep_revisions(&Sweep::default());
     assert!(state.db.objects.revisions.is_empty());
-    assert!(state.violation.take().is_some_and(|why| why.contains("are not stored")));
+    assert!(state.violation.take().is_some_and(|why| why.contains("a sweep has deleted the bodies")));
 }

@@ -301,6 +301,12 @@ impl State {
         feed.queue.push_back(Change::CaughtUp { question, reached });
     }
 
+    /// Returns whether a replica knows of all restores, as far as its watch has told.
+    pub(super) fn knows_restore(&self, replica: usize) -> bool {
+        let Feed { told, queue, restored, .. } = &self.feeds[replica];
+        self.history.restores.last().is_none_or(|at| at <= told) && restored.is_none() && queue.is_empty()
+    }
+
     /// Returns whether the watch has passed the position of a question, or has to list again.
     pub(super) fn can_answer(&self, replica: usize) -> bool {
         let feed = &self.feeds[replica];
