@@ -45,7 +45,8 @@ pub(crate) struct Revision {
 /// Life cycle of a governing rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nodes get their first assignment; until then the rule places the newest versions there.
+    /// Nodes get their first assignment; until it is active the rule places the newest versions
+    /// there, but decides about no version.
     Adopting,
     /// Each of its nodes has an assignment. On others the rule places nothing.
     Active,
@@ -81,6 +82,9 @@ struct Entry {
     rule: RuleIndex,
     /// `None` before the first revision of the rule.
     revision: Option<Arc<Revision>>,
+    /// Whether the rule is being adopted: it places the newest versions without deciding about
+    /// versions, as it did before it had the roll-out.
+    is_adopting: bool,
 }
 
 /// The revisions that are assigned to a node, by the age of their rules. Interned.
@@ -114,8 +118,11 @@ pub(crate) enum Named<'a> {
 /// Key of a revision, and whether its set is known.
 type Known = (RevisionKey, bool);
 
+/// Key of an entry: that of its revision, and whether the rule is being adopted.
+type EntryKey = (Option<Known>, bool);
+
 /// Key of an interned assignment: the rules with the numbers and digests of their revisions.
-type Interned = Vec<(RuleIndex, Option<Known>)>;
+type Interned = Vec<(RuleIndex, EntryKey)>;
 
 /// Governing rules, assignments of nodes, and the queue; see the module.
 #[derive(Debug, Default)]
@@ -314,14 +321,14 @@ impl GoverningRule {
 }
 
 impl Entry {
-    fn known(&self) -> Option<Known> {
-        self.revision.as_ref().map(|revision| revision.known())
+    fn key(&self) -> EntryKey {
+        (self.revision.as_ref().map(|revision| revision.known()), self.is_adopting)
     }
 }
 
 impl Assignment {
     fn key(&self) -> Interned {
-        self.0.iter().map(|entry| (entry.rule, entry.known())).collect()
+        self.0.iter().map(|entry| (entry.rule, entry.key())).collect()
     }
 
     fn entry(&self, rule: RuleIndex) -> Option<&Entry> {
@@ -443,12 +450,15 @@ impl Assignments {
             None => true,
             Some(index) => {
                 let is_plain = |rule: &GoverningRule| matches!(rule.stage, Stage::Adopting | Stage::Leaving);
-                !entries.iter().any(|entry| entry.rule == *index)
-                    && self.rules.get(index).is_none_or(is_plain)
+                match entries.iter().find(|entry| entry.rule == *index) {
+                    Some(entry) => entry.is_adopting,
+                    None => self.rules.get(index).is_none_or(is_plain),
+                }
             }
         };
         let is_placed = reasons.is_direct || reasons.rules.iter().any(is_plain);
-        let governing = entries.iter().filter_map(|entry| {
+        let deciding = entries.iter().filter(|entry| !entry.is_adopting);
+        let governing = deciding.filter_map(|entry| {
             let rule = self.rules.get(&entry.rule)?;
             let assigned = match &entry.revision {
                 #[cfg(test)]
@@ -560,7 +570,7 @@ impl Assignments {
             assignments().flat_map(|assignment| assignment.0.iter().map(|entry| entry.rule)).collect();
         for rule in rules {
             let [before, after] = both.map(|assignment| assignment.and_then(|it| it.entry(rule)));
-            let key = |entry: Option<&Entry>| entry.map(Entry::known);
+            let key = |entry: Option<&Entry>| entry.map(Entry::key);
             if key(before) == key(after) {
                 continue;
             }
@@ -745,9 +755,15 @@ impl Assignments {
         let mut entries: Vec<(&GoverningRule, Entry)> = Vec::new();
         for index in rules {
             let Some(rule) = self.rules.get(&index) else { continue };
+            let assigned = before.and_then(|before| before.entry(index));
             let revision = match rule.stage {
                 Stage::Leaving | Stage::Gone => continue,
-                Stage::Adopting => None,
+                Stage::Adopting => {
+                    // It may have had a roll-out until now.
+                    let entry = Entry { rule: index, revision: None, is_adopting: true };
+                    entries.push((rule, assigned.cloned().unwrap_or(entry)));
+                    continue;
+                }
                 Stage::Active if let Some(top) = rule.status.progressing().filter(|_| rule.is_frozen) => {
                     Some(Arc::new(Revision::unknown(rule.revision_key(top))))
                 }
@@ -761,19 +777,19 @@ impl Assignments {
                     let assignment = status.assignment(&rule.rollout.waves);
                     match assignment.of(node, labels).map(|revision| rule.revision_key(revision)) {
                         None => None,
-                        Some(key) => match rule.revision(&key) {
-                            Some(revision) => Some(revision.clone()),
-                            None if rule.unreadable.contains(&key) => Some(Arc::new(Revision::unknown(key))),
+                        Some(key) => match (rule.revision(&key), assigned) {
+                            (Some(revision), _) => Some(revision.clone()),
                             // Its set is being read: the node keeps what it has.
-                            None => match before.and_then(|before| before.entry(index)) {
-                                Some(entry) => entry.revision.clone(),
-                                None => Some(Arc::new(Revision::unknown(key))),
-                            },
+                            (None, Some(entry)) if !rule.unreadable.contains(&key) => {
+                                entries.push((rule, entry.clone()));
+                                continue;
+                            }
+                            (None, _) => Some(Arc::new(Revision::unknown(key))),
                         },
                     }
                 }
             };
-            entries.push((rule, Entry { rule: index, revision }));
+            entries.push((rule, Entry { rule: index, revision, is_adopting: false }));
         }
         if entries.is_empty() {
             return None;

@@ -54,7 +54,7 @@ pub(super) fn configure(config: &mut Config, rules: &[(Uid, Arc<Rule>)]) {
 
 impl State {
     /// Changes a rule. A change of its spec has a new generation.
-    fn change_rule(&mut self, uid: &Uid, is_spec: bool, change: impl FnOnce(&mut Rule)) {
+    pub(super) fn change_rule(&mut self, uid: &Uid, is_spec: bool, change: impl FnOnce(&mut Rule)) {
         self.write(|objects, version| {
             let Some(rule) = objects.rules.get_mut(uid) else { return };
             let rule = Arc::make_mut(rule);

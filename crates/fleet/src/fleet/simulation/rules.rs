@@ -109,7 +109,7 @@ impl Wave {
 impl Strategy {
     /// Returns one with these waves, in which failures do not count.
     pub(super) fn of(waves: &[Wave]) -> Self {
-        Self { waves: waves.to_vec(), soak: 1, queues: false, fails: None }
+        Self { waves: waves.to_vec(), soak: 10, queues: false, fails: None }
     }
 
     pub(super) fn any(random: &mut Random) -> Self {

@@ -570,6 +570,43 @@ fn snapshot_begun_before_a_restore_is_discarded() {
     snapshot_begun_before_a_restore().unwrap();
 }
 
+/// The roll-out of the older one of two rules is removed and added again, before its status is
+/// deleted. Both have a revision that is open for canaries.
+fn rollout_added_again() -> Result<(), String> {
+    let mut world = rolling()?;
+    world.roll();
+    for _ in 0..6 {
+        world.pass(WHILE)?;
+        world.end_rollouts();
+    }
+    let (uid, rule) = {
+        let state = world.model.state();
+        let mut rules = state.db.objects.rules.iter().filter(|(_, rule)| rule.strategy.is_some());
+        rules.next().map(|(uid, rule)| (uid.clone(), rule.clone())).ok_or("no rule")?
+    };
+    world.model.state().create_rule("b", rule.objects, rule.nodes, rule.strategy.clone());
+    world.pass(2 * WHILE)?;
+    world.roll();
+    world.pass(WHILE)?;
+    let (held, sent) = (world.devices[LATER].db.version(OBJECT).cloned(), world.devices[LATER].puts);
+    if world.newest_revision() != Some(3) || held.is_none() {
+        return Err(format!("{:?} is the newest revision, {held:?} is held", world.newest_revision()));
+    }
+    for strategy in [None, rule.strategy.clone()] {
+        world.model.state().change_rule(&uid, true, |rule| rule.strategy = strategy);
+    }
+    world.pass(WHILE)?;
+    match world.devices[LATER].puts - sent {
+        0 => world.run_to_convergence(),
+        _ => Err("the node was sent a version that is open for canaries".into()),
+    }
+}
+
+#[test]
+fn rollout_that_is_added_again_opens_no_wave() {
+    rollout_added_again().unwrap();
+}
+
 // --- effects in files
 
 /// A node loses its database while the store ingests its last effect.
