@@ -357,7 +357,8 @@ impl World {
         let is_placed = || states.iter().all(|state| state.placed(&device.name, &effect.uid).is_some());
         let may_be_absent = || {
             let name = state.history.any(&effect.uid).map(|thing| thing.name.clone()).unwrap_or_default();
-            Window::new(&state, floor, &device.name).allows(&effect.uid, &name, None, false)
+            let replica = device.link.map_or(0, |link| link.replica);
+            Window::new(&state, replica, floor, &device.name).allows(&effect.uid, &name, None, false)
         };
         if is_placed() && !(self.rolls && may_be_absent()) {
             self.time.violation =

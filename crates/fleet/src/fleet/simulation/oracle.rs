@@ -39,9 +39,16 @@ enum Decides {
     /// It selects the object, which its revision does not have.
     Left,
     Version(ResourceVersion),
+    /// Its revision cannot be read. Says whether it selects the object.
+    Unread(bool),
 }
 
 impl Effect {
+    /// Returns the effect of a revision that cannot be read.
+    fn unread(selects: bool) -> Self {
+        Self { decides: Decides::Unread(selects), has_name: None }
+    }
+
     fn of(assigned: &Assigned, selects: bool, sets: &Sets, uid: &Uid, name: &str) -> Self {
         let Assigned::Revision(key) = assigned else {
             let decides = match assigned {
@@ -73,6 +80,8 @@ enum Desired {
     /// The newest version, which may be one that the fleet has not observed yet.
     Newest,
     Version(ResourceVersion),
+    /// The node keeps what it holds.
+    Unchanged,
 }
 
 /// Returns what is desired, by the effects of all rules in the order of their age.
@@ -85,8 +94,14 @@ fn decide(thing: Option<&Thing>, node: &NodeName, effects: &[&Effect]) -> Desire
     if effects.iter().find_map(|effect| effect.has_name) == Some(false) {
         return Desired::Absent;
     }
-    let first = effects.iter().find(|it| !matches!(it.decides, Decides::Nothing | Decides::Presence));
-    match first.map(|first| &first.decides) {
+    let decides =
+        |it: &&&Effect| !matches!(it.decides, Decides::Nothing | Decides::Presence | Decides::Unread(false));
+    match effects.iter().find(decides).map(|first| &first.decides) {
+        Some(Decides::Unread(_)) => Desired::Unchanged,
+        // What nothing else places may be in the revision.
+        None if !is_placed && effects.iter().any(|it| it.decides == Decides::Unread(false)) => {
+            Desired::Unchanged
+        }
         Some(Decides::Newest) => newest,
         Some(Decides::Version(version)) => Desired::Version(version.clone()),
         _ => presence,
@@ -125,7 +140,7 @@ impl Objects {
                 .map(|(rule, assigned)| Effect::of(assigned, selects(rule), &sets, uid, name))
                 .collect();
             match decide(thing, node, &effects.iter().collect::<Vec<_>>()) {
-                Desired::Absent => None,
+                Desired::Absent | Desired::Unchanged => None,
                 Desired::Newest => Some((uid.clone(), thing?.version.into())),
                 Desired::Version(version) => Some((uid.clone(), version)),
             }
@@ -139,6 +154,8 @@ struct Options<'a> {
     age: (i64, &'a str),
     specs: Vec<&'a Arc<Rule>>,
     assigned: BTreeSet<Assigned>,
+    /// Whether the replica could not read one of the revisions.
+    is_unread: bool,
 }
 
 /// All that may be desired on a node in a window of states.
@@ -151,11 +168,17 @@ pub(super) struct Window<'a> {
 
 impl<'a> Window<'a> {
     /// `from` is the oldest state that the fleet may know.
-    pub(super) fn new(state: &'a State, from: usize, node: &'a NodeName) -> Self {
+    pub(super) fn new(state: &'a State, replica: usize, from: usize, node: &'a NodeName) -> Self {
         let states = state.history.since(from);
         let uids: BTreeSet<&Uid> = states.iter().flat_map(|state| state.rules.keys()).collect();
         let mut rules: Vec<Options<'a>> =
             uids.iter().filter_map(|uid| Options::of(states, uid, node)).collect();
+        for rule in &mut rules {
+            rule.is_unread = rule.assigned.iter().any(|assigned| match assigned {
+                Assigned::Revision(key) => state.unread.has(replica, key, from),
+                _ => false,
+            });
+        }
         rules.sort_by_key(|rule| rule.age);
         Self { node, states, sets: &state.sets, rules }
     }
@@ -253,13 +276,14 @@ impl<'a> Options<'a> {
             }
         }
         let age = specs.first()?.age();
-        Some(Self { age, specs, assigned })
+        Some(Self { age, specs, assigned, is_unread: false })
     }
 
     fn effects(&self, thing: Option<&Thing>, sets: &Sets, uid: &Uid, name: &str) -> Vec<Effect> {
         let selects: BTreeSet<bool> =
             self.specs.iter().map(|rule| thing.is_some_and(|thing| rule.selects(thing))).collect();
-        let mut effects = Vec::new();
+        let unread = selects.iter().filter(|_| self.is_unread);
+        let mut effects: Vec<Effect> = unread.map(|selects| Effect::unread(*selects)).collect();
         for assigned in &self.assigned {
             for selects in &selects {
                 let effect = Effect::of(assigned, *selects, sets, uid, name);
@@ -287,7 +311,7 @@ impl World {
         let is_part = matches!(frame, Received::Part(_));
         let (device, state) = (&self.devices[node], self.model.state());
         let from = self.replicas[replica].judged;
-        let window = Window::new(&state, from, &device.name);
+        let window = Window::new(&state, replica, from, &device.name);
         let name = |uid: &Uid| state.history.any(uid).map(|thing| thing.name.clone()).unwrap_or_default();
         let is_wrong = |change: &&(Uid, Option<ResourceVersion>)| {
             let (uid, version) = change;

@@ -25,8 +25,28 @@ use edgesync_rollout::{Command, Rollout, Set};
 
 /// Age below which a cluster keeps the revisions of a rule that is not known, in microseconds.
 const GRACE: u64 = 3_600_000_000;
+/// Failed reads of a revision after which nodes do not wait for it any more.
+const MAX_READS: u32 = 3;
 /// Most rules that are objects.
 const MAX_RULES: usize = 4;
+
+/// Reads of revisions that have failed: by replica and revision, how often in a row, and the
+/// position of the history at which it was read after all.
+#[derive(Default)]
+pub(super) struct Unread(BTreeMap<(usize, RevisionKey), (u32, Option<usize>)>);
+
+impl Unread {
+    fn failed(&mut self, replica: usize, key: RevisionKey) {
+        let (failed, read) = self.0.entry((replica, key)).or_default();
+        *failed = if read.take().is_some() { 1 } else { *failed + 1 };
+    }
+
+    /// Returns whether nodes have not waited for a revision since a position of the history.
+    pub(super) fn has(&self, replica: usize, key: &RevisionKey, from: usize) -> bool {
+        let known = self.0.get(&(replica, key.clone()));
+        known.is_some_and(|(failed, read)| *failed >= MAX_READS && read.is_none_or(|read| read >= from))
+    }
+}
 
 /// Returns the rules of the configuration. With roll-outs, the first one is an object over a
 /// cluster.
@@ -101,6 +121,14 @@ impl State {
             !is_stored && (knows_restore || !self.history.is_lost_revision(key))
         });
         lost.map(|key| format!("roll-out: {key} begins, its bodies are not stored"))
+    }
+
+    /// Notes that a revision is read.
+    fn note_read(&mut self, replica: usize, key: &RevisionKey) {
+        let last = self.history.last();
+        if let Some((_, read)) = self.unread.0.get_mut(&(replica, key.clone())) {
+            *read = Some(last);
+        }
     }
 
     /// Stores a revision, unless it is stored.
@@ -205,7 +233,11 @@ impl RolloutStore for Model {
     }
 
     async fn revision(&self, key: RevisionKey) -> Result<Option<Arc<Set>>> {
-        self.arrive().await?;
+        if let Err(error) = self.arrive().await {
+            self.state().unread.failed(self.replica, key);
+            return Err(error);
+        }
+        self.state().note_read(self.replica, &key);
         let set = self.state().db.objects.revisions.get(&key).map(|stored| stored.set.clone());
         self.answer(set).await
     }

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::history::{History, Objects, Registration};
 use super::oracle::Sets;
+use super::rollouts::Unread;
 use super::rules::Rule;
 use crate::config::ObjectSyncs;
 use crate::source::{
@@ -129,6 +130,8 @@ pub(super) struct State {
     pub(super) configured: Vec<(Uid, Arc<Rule>)>,
     /// The sets of all revisions that were ever stored.
     pub(super) sets: Sets,
+    /// The revisions that replicas could not read.
+    pub(super) unread: Unread,
     /// The rules that were ever created.
     pub(super) created: u64,
     /// The replica that starts: it is answered at once.
@@ -194,6 +197,7 @@ impl State {
             violation: None,
             configured,
             sets: Sets::new(),
+            unread: Unread::default(),
             created: 0,
             starting: None,
         }
