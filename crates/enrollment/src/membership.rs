@@ -33,7 +33,7 @@ use table::Table;
 
 pub use changes::{Changed, Changes, RevocationChange};
 pub use documents::RecordError;
-pub use member::DeletedNode;
+pub use member::NodeIdentity;
 pub(crate) use records::MAX_OPERATORS;
 pub use records::{
     CertificateRecord, EnrollmentRefusal, MAX_CERTIFICATES_PER_NODE, MemberRecord, OperatorRecord,
@@ -354,13 +354,13 @@ impl MembershipStore {
     }
 
     /// Records that a node is removed from the fleet, with its Node if there is one; its name stays
-    /// taken. Returns the time of the recorded removal, which identifies it. The
-    /// database deletes all data of the node in the same transaction; in a cluster the fleet
-    /// deletes it, and calls [`Self::complete_removal`].
+    /// taken. Returns the time of the recorded removal, which identifies it. The database deletes
+    /// all data of the node in the same transaction; in a cluster the fleet deletes it, and calls
+    /// [`Self::complete_removal`].
     pub async fn remove_node(
         &self,
         node: &NodeName,
-        deleted: Option<&DeletedNode>,
+        deleted: Option<&NodeIdentity>,
         now: Timestamp,
     ) -> Result<Timestamp> {
         let remove = |member: &mut Member| {
@@ -386,7 +386,7 @@ impl MembershipStore {
     pub async fn remove_deleted_node(
         &self,
         node: &NodeName,
-        deleted: Option<&DeletedNode>,
+        deleted: Option<&NodeIdentity>,
         now: Timestamp,
     ) -> Result<bool> {
         let before = self.read_member(node).await?;
@@ -403,7 +403,7 @@ impl MembershipStore {
 
     /// Records that the removal of a node deletes this Node too, unless the node has returned.
     /// Returns whether it is still removed.
-    pub async fn add_removed_node(&self, node: &NodeName, deleted: &DeletedNode) -> Result<bool> {
+    pub async fn add_removed_node(&self, node: &NodeName, deleted: &NodeIdentity) -> Result<bool> {
         self.alter_member(node, NodeEffect::None, |member| member.add_removed_node(deleted)).await
     }
 

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use super::metrics::ClusterNumbers;
 use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
-use edgesync_enrollment::membership::DeletedNode;
+use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion};
 use edgesync_placement::{KindMatch, Summary, Unread};
 use edgesync_protocol::change::Uid;
@@ -106,7 +106,7 @@ pub enum RemovalCause {
     Requested,
     /// This Node of it was deleted, if it is known. Other replicas see that deletion too: one of
     /// them may have recorded the removal, and the node may have returned since.
-    NodeDeleted(Option<DeletedNode>),
+    NodeDeleted(Option<NodeIdentity>),
     /// Another process has recorded the removal.
     Recorded,
 }

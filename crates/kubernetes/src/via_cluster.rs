@@ -28,7 +28,7 @@ use edgesync_admin::cloud::{
     RevokedCertificates, RevokedOperators, RevokedToken, TokenList,
 };
 use edgesync_admin::{NodeAction, Route};
-use edgesync_enrollment::membership::{DeletedNode, MembershipError, MembershipStore};
+use edgesync_enrollment::membership::{MembershipError, MembershipStore, NodeIdentity};
 use edgesync_enrollment::{Enrollment, check_revoked_operators, check_revoked_token, now};
 use edgesync_fleet::answers::{self, answer, node_name, parse_request};
 use edgesync_object::objectsync::split_sync_name;
@@ -238,7 +238,7 @@ impl ViaCluster {
             _ => {}
         }
         let Some(node) = node else { return Ok(false) };
-        let deleted = DeletedNode::of(&node);
+        let deleted = NodeIdentity::of(&node);
         let removal = self.membership.remove_node(name, Some(&deleted), Timestamp::now());
         let removal = removal.await.map_err(membership_status)?;
         let same = Precondition { uid: Some(node.uid()), version: None };

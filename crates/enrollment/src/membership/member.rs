@@ -50,16 +50,16 @@ pub(super) struct Member {
     pub(super) certificates: Vec<IssuedCertificate>,
 }
 
-/// A Node that is deleted with a removal, or whose deletion removes its node.
+/// One Node of those that a node has had one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeletedNode {
+pub struct NodeIdentity {
     /// Its UID.
     pub uid: Arc<str>,
     /// Its `resourceVersion` when it was last seen.
     pub version: ResourceVersion,
 }
 
-impl DeletedNode {
+impl NodeIdentity {
     /// Returns the identity of this Node.
     #[must_use]
     pub fn of(node: &Object) -> Self {
@@ -202,7 +202,7 @@ impl Member {
 
     /// Records the removal from the fleet, with the Node if there is one; the name stays taken.
     /// Returns whether this is new.
-    pub(super) fn remove(&mut self, deleted: Option<&DeletedNode>, now: Timestamp) -> bool {
+    pub(super) fn remove(&mut self, deleted: Option<&NodeIdentity>, now: Timestamp) -> bool {
         self.used = true;
         if let Some(deleted) = deleted {
             self.remember(deleted);
@@ -223,7 +223,7 @@ impl Member {
 
     /// Records that the removal also deletes this Node, unless the node has returned. Returns
     /// whether it is still removed.
-    pub(super) fn add_removed_node(&mut self, deleted: &DeletedNode) -> bool {
+    pub(super) fn add_removed_node(&mut self, deleted: &NodeIdentity) -> bool {
         let is_removed = self.removed.is_some();
         if is_removed {
             self.remember(deleted);
@@ -231,8 +231,8 @@ impl Member {
         is_removed
     }
 
-    fn remember(&mut self, deleted: &DeletedNode) {
-        if !self.removed_nodes.iter().any(|known| **known == *deleted.uid) {
+    fn remember(&mut self, deleted: &NodeIdentity) {
+        if !self.was_removed_with(&deleted.uid) {
             self.removed_nodes.push(deleted.uid.to_string());
             let excess = self.removed_nodes.len().saturating_sub(MAX_REMOVED_UIDS);
             self.removed_nodes.drain(..excess);
@@ -244,11 +244,15 @@ impl Member {
         }
     }
 
-    /// Returns whether a removal is recorded with this Node or a later one, even if the node has
-    /// returned since.
-    fn was_removed_with(&self, deleted: &DeletedNode) -> bool {
-        self.removed_nodes.iter().any(|known| **known == *deleted.uid)
-            || self.removed_version.as_ref().is_some_and(|newest| deleted.version.is_older_than(newest))
+    /// Returns whether a removal with this Node is recorded, even if the node has returned since.
+    fn was_removed_with(&self, uid: &str) -> bool {
+        self.removed_nodes.iter().any(|known| known == uid)
+    }
+
+    /// Returns whether a removal is recorded with this Node or a later one.
+    fn was_removed_since(&self, deleted: &NodeIdentity) -> bool {
+        let is_earlier = |newest: &ResourceVersion| deleted.version.is_older_than(newest);
+        self.was_removed_with(&deleted.uid) || self.removed_version.as_ref().is_some_and(is_earlier)
     }
 
     /// Records the removal because a Node was deleted, unless it is recorded already, or the name
@@ -256,11 +260,11 @@ impl Member {
     pub(super) fn remove_deleted(
         &mut self,
         before: &Self,
-        deleted: Option<&DeletedNode>,
+        deleted: Option<&NodeIdentity>,
         now: Timestamp,
     ) -> bool {
         let was_freed = self.is_empty() && !before.is_empty();
-        if !was_freed && !deleted.is_some_and(|deleted| self.was_removed_with(deleted)) {
+        if !was_freed && !deleted.is_some_and(|deleted| self.was_removed_since(deleted)) {
             self.remove(deleted, now);
         }
         self.removed.is_some()
@@ -331,8 +335,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn deleted(uid: &str, version: u64) -> DeletedNode {
-        DeletedNode { uid: uid.into(), version: version.into() }
+    fn deleted(uid: &str, version: u64) -> NodeIdentity {
+        NodeIdentity { uid: uid.into(), version: version.into() }
     }
 
     fn certificate(serial: u32, until: i64) -> CertificateRecord {
@@ -442,7 +446,7 @@ mod tests {
     #[test]
     fn versions_without_an_order_leave_the_uids_to_decide() {
         let mut member = Member::new(&node_name("a"));
-        let node = |uid: &str, version: &str| DeletedNode { uid: uid.into(), version: version.into() };
+        let node = |uid: &str, version: &str| NodeIdentity { uid: uid.into(), version: version.into() };
         assert!(member.remove(Some(&node("u1", "x")), at(1)) && member.admit());
         let before = member.clone();
         assert!(!member.remove_deleted(&before, Some(&node("u1", "y")), at(2)));

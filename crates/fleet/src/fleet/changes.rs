@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::broadcasts::QueuedChange;
 use super::{Fleet, absences, replicas, rules};
 use crate::source::{Change, Changes, RemovalCause, Source};
-use edgesync_enrollment::membership::DeletedNode;
+use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::NodeName;
 use edgesync_placement::Summary;
 use edgesync_protocol::cloud::Reached;
@@ -151,7 +151,7 @@ impl<S: Source> Fleet<S> {
             }
             QueuedChange::Compare(listed, from) => self.compare(listed, from),
             QueuedChange::MissingNode(name) => {
-                let deleted = self.reconciler.nodes.deleted_node(&name);
+                let deleted = self.reconciler.nodes.identity(&name).cloned();
                 self.node_deleted(&name, deleted);
             }
         }
@@ -199,8 +199,7 @@ impl<S: Source> Fleet<S> {
             return self.reconciler.spread(differences);
         };
         let labels = summary.trusted_labels(&self.reconciler.settings.trusted_labels);
-        let identity = (summary.uid.clone(), summary.version.clone());
-        self.reconciler.nodes.set_object(&name, identity, labels.clone(), &summary.labels);
+        self.reconciler.nodes.set_object(&name, identity(summary), labels.clone(), &summary.labels);
         // A Node that was recreated or restored may lack the report of its node.
         let has_report = summary.notes.as_deref().is_some_and(|notes| notes.claimed.is_some());
         self.reconciler.nodes.set_registered(&name, has_report);
@@ -223,8 +222,7 @@ impl<S: Source> Fleet<S> {
         } else if let Some(name) = summary.node_name() {
             // After missed changes, a list has the new Node before the deletion of the earlier one.
             if !self.reconciler.nodes.is_replaced(&name, &summary.uid) {
-                let deleted = DeletedNode { uid: summary.uid.clone(), version: summary.version.clone() };
-                self.node_deleted(&name, Some(deleted));
+                self.node_deleted(&name, Some(identity(summary)));
             }
         } else {
             let differences = self.reconciler.desired.placement.remove(&summary.uid);
@@ -233,7 +231,7 @@ impl<S: Source> Fleet<S> {
     }
 
     /// Removes the node of a deleted Node from the fleet.
-    fn node_deleted(&mut self, name: &NodeName, deleted: Option<DeletedNode>) {
+    fn node_deleted(&mut self, name: &NodeName, deleted: Option<NodeIdentity>) {
         self.reconciler.nodes.object_deleted(name);
         if self.removals.has(name) {
             self.removals.node_deleted(name);
@@ -246,4 +244,9 @@ impl<S: Source> Fleet<S> {
             self.reconciler.remove_from_placement(name);
         }
     }
+}
+
+/// Returns which Node a summary is of.
+fn identity(node: &Summary) -> NodeIdentity {
+    NodeIdentity { uid: node.uid.clone(), version: node.version.clone() }
 }

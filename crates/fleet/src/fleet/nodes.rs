@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use super::interner::Interner;
 use crate::lifecycle::NodeLifecycle;
 use crate::node::Node;
-use edgesync_enrollment::membership::DeletedNode;
+use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::file_rules::FileRules;
-use edgesync_object::{Labels, NodeName, ResourceVersion};
+use edgesync_object::{Labels, NodeName};
 use edgesync_protocol::change::Uid;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
@@ -49,8 +49,7 @@ pub(super) struct Nodes {
 
 #[derive(Debug)]
 struct NodeObject {
-    uid: Uid,
-    version: ResourceVersion,
+    identity: NodeIdentity,
     /// Its trusted labels.
     labels: Labels,
     /// Those of them that others have assigned; `None` if all are.
@@ -190,13 +189,12 @@ impl Nodes {
 
     /// Returns the UID of a Node.
     pub(super) fn uid(&self, name: &NodeName) -> Option<&Uid> {
-        self.objects.get(name).map(|object| &object.uid)
+        self.objects.get(name).map(|object| &object.identity.uid)
     }
 
-    /// Returns what identifies a Node and its deletion.
-    pub(super) fn deleted_node(&self, name: &NodeName) -> Option<DeletedNode> {
-        let NodeObject { uid, version, .. } = self.objects.get(name)?;
-        Some(DeletedNode { uid: uid.clone(), version: version.clone() })
+    /// Returns which Node a node has.
+    pub(super) fn identity(&self, name: &NodeName) -> Option<&NodeIdentity> {
+        self.objects.get(name).map(|object| &object.identity)
     }
 
     /// Returns whether a Node with this UID has a successor of its name.
@@ -212,14 +210,14 @@ impl Nodes {
     pub(super) fn set_object(
         &mut self,
         name: &NodeName,
-        (uid, version): (Uid, ResourceVersion),
+        identity: NodeIdentity,
         labels: Labels,
         assigned: &Labels,
     ) {
         let before = self.objects.remove(name);
         let (stay, file_rules) = before.map_or((None, None), |object| (object.stay, object.file_rules));
         let assigned = (labels != *assigned).then(|| Box::new(assigned.clone()));
-        self.objects.insert(name.clone(), NodeObject { uid, version, labels, assigned, stay, file_rules });
+        self.objects.insert(name.clone(), NodeObject { identity, labels, assigned, stay, file_rules });
     }
 
     /// Returns the labels that others have assigned to a node; empty without a Node.
@@ -349,6 +347,12 @@ impl Nodes {
     }
 }
 
+/// Returns the identity of the Nodes in unit tests.
+#[cfg(test)]
+pub(super) fn identity_of_tests() -> NodeIdentity {
+    NodeIdentity { uid: "u".into(), version: 1.into() }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -388,7 +392,7 @@ mod tests {
         let (mut nodes, name) = (nodes(), node_name("a"));
         nodes.set_registered(&name, true);
         assert!(!nodes.has_report(&name));
-        nodes.set_object(&name, ("u".into(), 1.into()), Labels::new(), &Labels::new());
+        nodes.set_object(&name, identity_of_tests(), Labels::new(), &Labels::new());
         assert!(nodes.has_report(&name));
         nodes.object_deleted(&name);
         assert!(!nodes.has_report(&name));
@@ -399,7 +403,7 @@ mod tests {
     fn removed_node_keeps_its_node_object_until_that_is_deleted() {
         let (mut nodes, name) = (nodes(), node_name("a"));
         nodes.insert(node("a")).unwrap();
-        nodes.set_object(&name, ("u".into(), 1.into()), Labels::new(), &Labels::new());
+        nodes.set_object(&name, identity_of_tests(), Labels::new(), &Labels::new());
         nodes.remove(&name).unwrap();
         assert!(!nodes.contains(&name) && nodes.labels(&name).is_some());
         nodes.object_deleted(&name);

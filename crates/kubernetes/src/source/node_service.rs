@@ -235,13 +235,13 @@ mod tests {
     use super::super::testing::Rig;
     use super::*;
     use crate::node_name;
-    use edgesync_enrollment::membership::DeletedNode;
+    use edgesync_enrollment::membership::NodeIdentity;
 
     /// Creates a Node and deletes it.
     async fn deleted(rig: &Rig) -> RemovalCause {
         let node = rig.create_node("edge-1").await;
         rig.delete(&node).await;
-        RemovalCause::NodeDeleted(Some(DeletedNode::of(&node)))
+        RemovalCause::NodeDeleted(Some(NodeIdentity::of(&node)))
     }
 
     #[tokio::test]
@@ -259,7 +259,7 @@ mod tests {
         assert!(a.members().admit_node(&node).await.unwrap());
         // Replicas see late that it was removed, and that its Node was deleted.
         assert!(!removed(&b, RemovalCause::Recorded).await);
-        let late = RemovalCause::NodeDeleted(Some(DeletedNode::of(&removed_node)));
+        let late = RemovalCause::NodeDeleted(Some(NodeIdentity::of(&removed_node)));
         assert!(!removed(&b, late).await);
 
         let cause = deleted(&rig).await;
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(rig.node("edge-1").await, None);
         assert!(replica.recorded(&node).await.unwrap().is_some());
         replica.members().admit_node(&node).await.unwrap();
-        let late = RemovalCause::NodeDeleted(Some(DeletedNode::of(&again)));
+        let late = RemovalCause::NodeDeleted(Some(NodeIdentity::of(&again)));
         assert_eq!(rig.node_service("b").remove(&node, late).await.unwrap(), Removal::Returned);
     }
 

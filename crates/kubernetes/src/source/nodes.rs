@@ -16,7 +16,7 @@ use super::records::Records;
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 use addresses::admit_addresses;
-use edgesync_enrollment::membership::DeletedNode;
+use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_fleet::config::Network;
 pub(super) use edgesync_fleet::source::{NodeChange, Result, SourceError};
 use edgesync_object::node_labels::{EDGE_ROLE, assign_missing_labels, has_reported, labels_by_name};
@@ -161,9 +161,9 @@ impl Nodes {
     ///
     /// # Errors
     /// It could not be read.
-    pub(super) async fn identity(&self, node: &NodeName) -> Result<Option<DeletedNode>> {
+    pub(super) async fn identity(&self, node: &NodeName) -> Result<Option<NodeIdentity>> {
         let found = self.requests.get(&self.node, "", node).await?;
-        Ok(found.filter(mark::is_marked).as_ref().map(DeletedNode::of))
+        Ok(found.filter(mark::is_marked).as_ref().map(NodeIdentity::of))
     }
 
     /// Deletes a Node, if it has this UID, its Lease and its ObjectSyncs; returns whether any

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::config::Config;
-use crate::fleet::nodes::Nodes;
+use crate::fleet::nodes::{Nodes, identity_of_tests};
 use crate::fleet::reconciler::Reconciler;
 use crate::fleet::settings::Settings;
 use crate::fleet::timeline::Timeline;
@@ -86,7 +86,7 @@ impl Rig {
         for (name, labels) in [(CANARY, vec![("canary", "yes")]), (OTHER, vec![])] {
             let labels: Labels = labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
             let name = node_name(name);
-            rig.reconciler.nodes.set_object(&name, ("u".into(), 1.into()), labels.clone(), &labels);
+            rig.reconciler.nodes.set_object(&name, identity_of_tests(), labels.clone(), &labels);
             rig.reconciler.set_labels(&name, labels);
             rig.reconciler.meet(&name, None).unwrap();
         }
@@ -116,7 +116,7 @@ impl Rig {
     fn label(&mut self, node: &str, labels: &[&str]) {
         let labels: Labels = labels.iter().map(|key| ((*key).to_owned(), "yes".to_owned())).collect();
         let name = node_name(node);
-        self.reconciler.nodes.set_object(&name, ("u".into(), 1.into()), labels.clone(), &labels);
+        self.reconciler.nodes.set_object(&name, identity_of_tests(), labels.clone(), &labels);
         self.reconciler.set_labels(&name, labels);
     }
 
@@ -317,11 +317,11 @@ fn label_that_others_assign_moves_a_node_to_another_wave() {
     let labels = Labels::from([("canary".to_owned(), "yes".to_owned())]);
     let name = node_name(OTHER);
     // The node claims the label itself, and the operator trusts it for placement only.
-    rig.reconciler.nodes.set_object(&name, ("u".into(), 1.into()), labels.clone(), &Labels::new());
+    rig.reconciler.nodes.set_object(&name, identity_of_tests(), labels.clone(), &Labels::new());
     rig.reconciler.set_labels(&name, labels.clone());
     rig.settle();
     assert_eq!(rig.on(OTHER), versions(&[("x", 1)]));
-    rig.reconciler.nodes.set_object(&name, ("u".into(), 1.into()), labels.clone(), &labels);
+    rig.reconciler.nodes.set_object(&name, identity_of_tests(), labels.clone(), &labels);
     rig.queue_all();
     rig.settle();
     assert_eq!(rig.on(OTHER), versions(&[("x", 2)]));

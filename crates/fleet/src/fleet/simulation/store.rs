@@ -17,7 +17,7 @@ use crate::source::{
     Registered, Removal, RemovalCause, Replication, Result, RuleStatus, Source, SourceError, UploadBatch,
     UploadOutcome,
 };
-use edgesync_enrollment::membership::DeletedNode;
+use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::{NodeName, OmittedFields};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, LedgerFacts, Loaded, Reached, Record, RecordBatch};
@@ -305,7 +305,7 @@ impl State {
         feed.queue.push_back(Change::CaughtUp { question, reached });
     }
 
-    /// Returns whether a replica knows of all restores, as far as its watch has told.
+    /// Returns whether a replica knows of all restores, by what its watch has delivered.
     pub(super) fn knows_restore(&self, replica: usize) -> bool {
         let Feed { told, queue, restored, .. } = &self.feeds[replica];
         self.history.restores.last().is_none_or(|at| at <= told) && restored.is_none() && queue.is_empty()
@@ -463,7 +463,7 @@ impl State {
             RemovalCause::Requested => (None, self.removable.contains(node)),
             RemovalCause::NodeDeleted(deleted) => {
                 let of =
-                    |node: &DeletedNode| Some((born_of(&node.uid)?, node.version.as_str().parse().ok()?));
+                    |node: &NodeIdentity| Some((born_of(&node.uid)?, node.version.as_str().parse().ok()?));
                 let deleted = deleted.as_ref().and_then(of);
                 let last = self.deleted.get(node);
                 (deleted, deleted.zip(last).is_some_and(|((born, _), last)| born <= *last))
