@@ -234,7 +234,7 @@ fn values_of_the_chart_reach_its_objects() {
     assert_eq!(definitions, ["clusterplacements.edgesync.io", "placements.edgesync.io"]);
 }
 
-/// Who has a CA of their own creates the namespace before.
+/// Administrators with a CA of their own create the namespace before.
 #[test]
 fn chart_leaves_out_the_namespace_of_the_keys_if_asked() {
     for helm in [old_helm(), helm()] {

@@ -115,7 +115,7 @@ fn look(path: &Path) {
 }
 
 /// Opens the disk after a power cut and compares it with the commits that were acknowledged before.
-/// What a power cut leaves is no warning.
+/// The state after a power cut causes no warning.
 async fn verify(
     ops: &[Op],
     acknowledged: &[Acknowledged],

@@ -17,6 +17,7 @@ use edgesync_object::objectsync::{EFFECT_STATE_LABEL, EFFECT_WAIT_ANNOTATION, IN
 use edgesync_object::{NodeName, Object, Resource, ResourceVersion, kinds, name};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::digest::Epoch;
+use edgesync_protocol::message::clip;
 use edgesync_protocol::upload::{EffectContent, EffectState, IngestCursor, Lane};
 use edgesync_store::StoreError;
 use edgesync_store::checksum::checksum64;
@@ -192,7 +193,7 @@ impl NodeEffects {
 /// Returns the beginning of a message, without control characters.
 fn one_line(message: &str) -> Box<str> {
     let text = message.trim();
-    let shown = text.get(..text.floor_char_boundary(MAX_MESSAGE)).unwrap_or(text);
+    let shown = clip(text, MAX_MESSAGE);
     let ellipsis = if shown.len() < text.len() { "…" } else { "" };
     shown.chars().map(|c| if c.is_control() { ' ' } else { c }).chain(ellipsis.chars()).collect()
 }

@@ -189,7 +189,7 @@ pub(crate) fn conditions(
     let degraded_before = before.map(|before| &before.degraded);
     let mut degraded = condition(degraded(rollout, status, observed, judged), degraded_before);
     if degraded.reason == Reason::FailuresExceeded {
-        // The failures that were first stay, whatever else fails and whoever leads.
+        // The failures that were first stay, whatever else fails and whichever replica leads.
         degraded.message = failures_before(status)
             .map(str::to_owned)
             .or_else(|| exceeded_message(rollout, judged, observed));

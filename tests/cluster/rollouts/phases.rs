@@ -231,7 +231,7 @@ async fn leader_may_be_killed_in_each_phase() {
     it.kill_leader().await;
     it.fleet.revisions(&[(2, None)]).await;
 
-    // During undo: the canary has not heard of it.
+    // During undo: the canary has not received it.
     it.fleet.setup.apply(&rule(ENDLESS));
     it.fleet.setup.put("web", "three").await;
     it.hold(0..1, "web", "three").await;

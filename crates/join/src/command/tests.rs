@@ -494,7 +494,7 @@ async fn silent_broker_is_reported_after_the_install() {
     assert!(said.contains("identity") && device.loaded().identity.directory.is_some());
 }
 
-/// Whoever answers in place of the cloud gets nothing that admits a device.
+/// A server that answers in place of the cloud receives nothing that admits a device.
 #[tokio::test]
 async fn token_is_not_sent_to_another_cloud() {
     let (authority, other) = (Authority::new("ca"), Arc::new(Authority::new("ca")));

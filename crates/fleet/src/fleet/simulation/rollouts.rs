@@ -438,7 +438,7 @@ impl World {
         lost.iter().for_each(|name| self.write(name));
     }
 
-    /// Ends the roll-outs, as an operator does who sees that they wait for somebody.
+    /// Ends the roll-outs, as an operator does who sees that they wait for a command.
     pub(super) fn end_rollouts(&mut self) {
         self.change_restored();
         for (_, rule) in self.with_revisions() {

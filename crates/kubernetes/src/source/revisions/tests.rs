@@ -264,7 +264,7 @@ async fn sweep_deletes_garbage_and_old_secrets_of_unknown_rules() {
     assert!(names(&rig).await.is_empty());
 }
 
-/// A late leader deleted the bodies of a restored roll-out, and of one that has begun anew.
+/// A late leader deleted the bodies of a restored roll-out, and of one that was begun again.
 #[tokio::test]
 async fn sweep_with_an_older_status_keeps_what_the_stored_one_has() {
     let rig = Rig::start().await;
