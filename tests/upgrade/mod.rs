@@ -13,6 +13,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use edgesync_cloud_store::{CloudOptions, CloudStore};
 use edgesync_config as config;
 use edgesync_config::{Settings, edge, settings};
 use edgesync_fleet::config::Config as CloudConfig;
@@ -160,6 +161,19 @@ fn configurations_of_each_release_are_read() {
     for release in releases() {
         check_configuration::<edge::Config>(&release.join("edgesync.toml"));
         check_configuration::<CloudConfig>(&release.join("edgesync-cloud.toml"));
+    }
+}
+
+#[test]
+fn cloud_databases_of_each_release_can_be_restored() {
+    for release in releases() {
+        let site = Site::new();
+        unpack(&release, &site);
+        let (report, replaced) =
+            edgesync_cloud_store::inspect::restore(&site.path("cloud.db"), &site.path("restored.db"))
+                .unwrap();
+        assert!(report.objects > OBJECTS && replaced.is_none(), "{}: {report:?}", release.display());
+        CloudStore::open(&site.path("restored.db"), &CloudOptions::default()).unwrap();
     }
 }
 

@@ -8,12 +8,10 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use super::history::PARTITIONS;
-use super::open::KIND;
 use super::rollouts::check_bodies;
 use super::{CloudError, CloudStore};
 use edgesync_object::Head;
 use edgesync_store::StoreError;
-use edgesync_store::migrate::newest;
 
 /// Maximum number of rows of one piece, between two pauses.
 const PIECE_ROWS: i64 = 512;
@@ -46,23 +44,20 @@ enum Place {
     End,
 }
 
-/// Tables that stay small, with the schema version that added them.
-const TABLES: [(&str, u32); 11] = [
-    ("meta", 1),
-    ("openings", 1),
-    ("partitions", 1),
-    ("resources", 1),
-    ("nodes", 1),
-    ("node_outboxes", 1),
-    ("effects", 1),
-    ("documents", 1),
-    ("rollouts", ROLLOUTS),
-    ("revisions", ROLLOUTS),
-    ("revision_objects", ROLLOUTS),
+/// Tables that stay small.
+const TABLES: [&str; 11] = [
+    "meta",
+    "openings",
+    "partitions",
+    "resources",
+    "nodes",
+    "node_outboxes",
+    "effects",
+    "documents",
+    "rollouts",
+    "revisions",
+    "revision_objects",
 ];
-
-/// Schema version that added the tables of roll-outs.
-const ROLLOUTS: u32 = 2;
 
 impl CloudStore {
     /// Reads everything once: verifies that rows are as written, and that the indexes find them.
@@ -76,7 +71,7 @@ impl CloudStore {
         loop {
             let began = Instant::now();
             let from = place.clone();
-            let read = self.readers.run(move |conn| piece(conn, known_version(), &from, report)).await;
+            let read = self.readers.run(move |conn| piece(conn, &from, report)).await;
             (place, report) = read.inspect_err(|error| {
                 if let CloudError::Store(error) = error {
                     self.shared.damage.note(error);
@@ -96,19 +91,14 @@ impl CloudStore {
     }
 }
 
-/// Returns the schema version of this program.
-pub(super) fn known_version() -> u32 {
-    newest(KIND.migrations)
-}
-
-/// Reads everything that a database of this schema version has, in the snapshot of one transaction.
+/// Reads everything that a database has, in the snapshot of one transaction.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for damage.
-pub(super) fn read_all(conn: &Connection, version: u32) -> Result<CheckReport, CloudError> {
+pub(super) fn read_all(conn: &Connection) -> Result<CheckReport, CloudError> {
     let (mut place, mut report) = (Place::Table(0), CheckReport::default());
     while !matches!(place, Place::End) {
-        (place, report) = piece(conn, version, &place, report)?;
+        (place, report) = piece(conn, &place, report)?;
     }
     Ok(report)
 }
@@ -126,20 +116,13 @@ impl Damage {
     }
 }
 
-/// Checks one piece of a database of this schema version. Returns the start of the next one.
-fn piece(
-    conn: &Connection,
-    version: u32,
-    from: &Place,
-    report: CheckReport,
-) -> Result<(Place, CheckReport), CloudError> {
+/// Checks one piece of a database. Returns the start of the next one.
+fn piece(conn: &Connection, from: &Place, report: CheckReport) -> Result<(Place, CheckReport), CloudError> {
     let CheckReport { mut objects, mut changes } = report;
     let next = match from {
         Place::Table(number) => match TABLES.get(*number) {
-            Some((table, since)) => {
-                if *since <= version {
-                    quick_check(conn, table)?;
-                }
+            Some(table) => {
+                quick_check(conn, table)?;
                 Place::Table(number + 1)
             }
             None => Place::Rows(i64::MIN),
@@ -167,7 +150,6 @@ fn piece(
             }
             last.map_or(Place::Changes(partition + 1, i64::MIN), |last| Place::Changes(*partition, last))
         }
-        Place::Bodies(_) if version < ROLLOUTS => Place::End,
         Place::Bodies(after) => match check_bodies(conn, *after, PIECE_BODIES)? {
             Some(last) => Place::Bodies(last),
             None => Place::End,

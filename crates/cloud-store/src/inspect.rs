@@ -7,23 +7,23 @@ use jiff::Timestamp;
 use rusqlite::Connection;
 
 use super::CloudError;
-use super::check::{CheckReport, known_version, read_all};
+use super::check::{CheckReport, read_all};
 use super::open::KIND;
 use edgesync_store::StoreError;
 use edgesync_store::durable::with_suffix;
 use edgesync_store::engine::{self, open_as_it_is};
 use edgesync_store::mark;
+use edgesync_store::migrate::newest;
 
-/// Reads everything in one snapshot, and verifies the rows and the structure of the file. The file
-/// may have an earlier schema: the cloud side migrates it at its start.
+/// Reads everything in one snapshot, and verifies the rows and the structure of the file.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for damage; the database of another program or of a newer version; the
 /// system's.
 pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
-    let (conn, version) = open(path)?;
+    let conn = open(path)?;
     let tx = conn.unchecked_transaction().map_err(StoreError::from)?;
-    let report = read_all(&tx, version)?;
+    let report = read_all(&tx)?;
     let verdict: String =
         tx.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(StoreError::from)?;
     if verdict == "ok" { Ok(report) } else { Err(StoreError::corrupt(verdict).into()) }
@@ -35,7 +35,7 @@ pub fn inspect(path: &Path) -> Result<CheckReport, CloudError> {
 /// # Errors
 /// See [`inspect`]; an existing file is not touched. A failed copy is removed.
 pub fn backup(path: &Path, to: &Path) -> Result<CheckReport, CloudError> {
-    let (source, _) = open(path)?;
+    let source = open(path)?;
     engine::copy(&source, to, inspect)
 }
 
@@ -62,7 +62,7 @@ pub fn restore(from: &Path, path: &Path) -> Result<(CheckReport, Option<PathBuf>
 /// See [`inspect`].
 pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
     let names = || -> Result<Vec<String>, StoreError> {
-        let (conn, _) = open(path)?;
+        let conn = open(path)?;
         let mut select = conn.prepare(
             "SELECT DISTINCT objects.name FROM objects JOIN resources ON resources.id = resource_id WHERE kind = 'Secret'",
         )?;
@@ -72,18 +72,19 @@ pub fn secret_names(path: &Path) -> Result<Vec<String>, CloudError> {
     Ok(names()?)
 }
 
-/// Opens a cloud database of this or an earlier schema version, which is returned.
-fn open(path: &Path) -> Result<(Connection, u32), StoreError> {
+/// Opens a cloud database of this schema version.
+fn open(path: &Path) -> Result<Connection, StoreError> {
     let conn = open_as_it_is(path)?;
     let found: i32 = conn.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if found != KIND.application_id {
         return Err(mark::mismatch(path, KIND.application_id, found));
     }
-    let (found, known) = (conn.pragma_query_value(None, "user_version", |row| row.get(0))?, known_version());
+    let found = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = newest(KIND.migrations);
     match found {
         0 => Err(StoreError::corrupt("the schema was never created")),
         found if found > known => Err(StoreError::Newer { path: path.to_owned(), found, known }),
-        _ => Ok((conn, found)),
+        _ => Ok(conn),
     }
 }
 
@@ -137,33 +138,14 @@ mod tests {
     }
 
     /// Undoes the last migration, so that the file is as the version before has left it.
-    fn make_earlier(path: &Path) {
-        let conn = Connection::open(path).unwrap();
-        conn.execute_batch(
-            "DROP TABLE revision_objects; DROP TABLE revision_bodies; DROP TABLE revisions; DROP TABLE rollouts;
-             DELETE FROM migrations WHERE version = 2; PRAGMA user_version = 1; PRAGMA journal_mode = DELETE",
-        )
-        .unwrap();
-    }
-
     #[tokio::test]
-    async fn a_copy_of_an_earlier_schema_is_restored_and_migrated() {
+    async fn a_copy_without_a_table_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, earlier) = (dir.path().join("cloud.db"), dir.path().join("earlier.db"));
-        with_objects(&path, &["a", "b"]).await;
-        backup(&path, &earlier).unwrap();
-        make_earlier(&earlier);
-        assert_eq!(known_version(), 2, "make_earlier undoes the last migration");
-        let before = inspect(&earlier).unwrap();
-        with_objects(&path, &["c"]).await;
-
-        assert_eq!(restore(&earlier, &path).unwrap().0, before);
-        assert!(secret_names(&path).unwrap().is_empty());
-        with_objects(&path, &["d"]).await;
-        assert_eq!(inspect(&path).unwrap().objects, before.objects + 1);
-
-        // A table that its version has must be there.
-        Connection::open(&earlier).unwrap().execute_batch("DROP TABLE documents").unwrap();
-        assert!(inspect(&earlier).is_err());
+        let (path, copy) = (dir.path().join("cloud.db"), dir.path().join("copy.db"));
+        with_objects(&path, &["a"]).await;
+        backup(&path, &copy).unwrap();
+        Connection::open(&copy).unwrap().execute_batch("DROP TABLE documents").unwrap();
+        assert!(inspect(&copy).is_err());
+        assert!(restore(&copy, &path).is_err());
     }
 }

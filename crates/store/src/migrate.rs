@@ -13,7 +13,7 @@ use super::checksum::checksum64;
 /// One numbered SQL file. Its version is its position in the list, from one.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
-    /// The file's name, such as `0001_objects.sql`.
+    /// The file's name, such as `0001_schema.sql`.
     pub name: &'static str,
     /// The SQL statements of the file.
     pub sql: &'static str,
@@ -30,16 +30,12 @@ pub const EDGE: &[Migration] =
     &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/edge/0001_schema.sql") }];
 
 /// The migrations of `migrations/cloud`, in order.
-pub const CLOUD: &[Migration] = &[
-    Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") },
-    Migration { name: "0002_rollouts.sql", sql: include_str!("../../../migrations/cloud/0002_rollouts.sql") },
-];
+pub const CLOUD: &[Migration] =
+    &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cloud/0001_schema.sql") }];
 
 /// The schema of a replica's cache, which is rebuilt rather than migrated.
-pub const CACHE: &[Migration] = &[
-    Migration { name: "0001_objects.sql", sql: include_str!("../../../migrations/cache/0001_objects.sql") },
-    Migration { name: "0002_earlier.sql", sql: include_str!("../../../migrations/cache/0002_earlier.sql") },
-];
+pub const CACHE: &[Migration] =
+    &[Migration { name: "0001_schema.sql", sql: include_str!("../../../migrations/cache/0001_schema.sql") }];
 
 /// Returns the version of the newest schema.
 #[must_use]

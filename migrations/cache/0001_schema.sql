@@ -18,3 +18,12 @@ CREATE TABLE objects (
     -- JSON text, without metadata.managedFields
     body TEXT NOT NULL
 );
+
+-- Earlier versions of objects, the bases of patches. The oldest give way to newer ones.
+CREATE TABLE earlier (
+    id INTEGER PRIMARY KEY,
+    uid TEXT NOT NULL,
+    version TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE INDEX earlier_by_uid ON earlier (uid, version);
