@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use edgesync_kubernetes::cluster::{Cluster, Unserved};
 
-use crate::kubernetes::Kubernetes;
+use crate::cluster::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Site, eventually};
 use edgesync_transport::proxy::ProxyRules;

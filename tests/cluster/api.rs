@@ -8,7 +8,7 @@ use std::path::Path;
 
 use edgesync_api::Client;
 
-use crate::kubernetes::Kubernetes;
+use crate::cluster::kubernetes::Kubernetes;
 use edgesync_testkit::site::{Cloud, Site};
 
 /// An API server that tests can start, stop and use.
@@ -104,7 +104,7 @@ macro_rules! over_each {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 #[ignore = "needs a Kubernetes API server: tests/cluster/run"]
                 async fn $test() {
-                    super::$test::<crate::kubernetes::Kubernetes>().await;
+                    super::$test::<crate::cluster::kubernetes::Kubernetes>().await;
                 }
             )+
         }
@@ -113,7 +113,7 @@ macro_rules! over_each {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $test() {
-                    super::$test::<crate::api::Embedded>().await;
+                    super::$test::<crate::cluster::api::Embedded>().await;
                 }
             )+
         }

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::audit::{Audit, Request};
-use crate::install::{ACCOUNT, Replica, Setup, packaging};
-use crate::setup::{ANYTHING, define};
+use crate::cluster::audit::{Audit, Request};
+use crate::cluster::install::{ACCOUNT, Replica, Setup, packaging};
+use crate::cluster::setup::{ANYTHING, define};
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Agent, Snapshot, eventually};
 

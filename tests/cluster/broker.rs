@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::setup::{EVERYWHERE, Setup, arrived, config_map};
+use crate::cluster::setup::{EVERYWHERE, Setup, arrived, config_map};
 use edgesync_testkit::mosquitto::{Mosquitto, free_address};
 use edgesync_testkit::site::Site;
 use edgesync_testkit::site::fleet::{Fleet, in_sync, mosquitto_files, output_text};

@@ -13,8 +13,8 @@ use edgesync_placement::ObjectMatch;
 use edgesync_transport::proxy::ProxyRules;
 use serde_json::Value;
 
-use crate::api::{ApiServer, over_each};
-use crate::setup::PATIENCE;
+use crate::cluster::api::{ApiServer, over_each};
+use crate::cluster::setup::PATIENCE;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
 use edgesync_testkit::timing::within;

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::install::{Setup, packaging};
+use crate::cluster::install::{Setup, packaging};
 use edgesync_testkit::kubectl::{Kubectl, Run, helm, old_helm};
 
 const LABEL: &str = "app.kubernetes.io/name=edgesync";

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::kubernetes::Kubernetes;
+use crate::cluster::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Agent, Cloud, Site, apply, eventually};
 

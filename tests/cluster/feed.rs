@@ -15,9 +15,9 @@ use edgesync_placement::{ObjectMatch, Summary, Unread};
 use edgesync_transport::proxy::ProxyRules;
 use serde_json::Value;
 
-use crate::api::{ApiServer, over_each};
-use crate::kubernetes::Kubernetes;
-use crate::setup::{ANYTHING, define};
+use crate::cluster::api::{ApiServer, over_each};
+use crate::cluster::kubernetes::Kubernetes;
+use crate::cluster::setup::{ANYTHING, define};
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::proxy::{Mode, Proxy};
 use edgesync_testkit::site::Site;

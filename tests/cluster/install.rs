@@ -18,8 +18,8 @@ use edgesync_admin::cloud::state::REVOKED;
 use edgesync_api::{Address, Client};
 use serde_json::{Value, json};
 
-use crate::kubernetes::Kubernetes;
-use crate::setup::{ANYTHING, define};
+use crate::cluster::kubernetes::Kubernetes;
+use crate::cluster::setup::{ANYTHING, define};
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text};
 use edgesync_testkit::site::{Agent, Cloud, Process, Settings, Site, eventually};

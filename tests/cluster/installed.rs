@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::install::Setup;
+use crate::cluster::install::Setup;
 
 impl Setup {
     /// Returns UID, name and version of the installed objects.

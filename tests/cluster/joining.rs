@@ -16,7 +16,7 @@ use edgesync_transport::tls::{Certificate, Key};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::kubernetes::Kubernetes;
+use crate::cluster::kubernetes::Kubernetes;
 use edgesync_testkit::fleet::node_name;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;

@@ -11,8 +11,8 @@ use edgesync_admin::{NodeAction, Route};
 use edgesync_api::{Address, Client, ClientError};
 use serde_json::{Value, json};
 
-use crate::api::{ApiServer, over_each};
-use crate::setup::{
+use crate::cluster::api::{ApiServer, over_each};
+use crate::cluster::setup::{
     ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, bare, config_map, confirm_deletions, define,
 };
 use edgesync_testkit::proxy::{Mode, Proxy};

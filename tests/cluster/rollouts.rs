@@ -10,8 +10,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::install;
-use crate::setup::{PATIENCE, Setup, arrived, replica_by};
+use crate::cluster::install;
+use crate::cluster::setup::{PATIENCE, Setup, arrived, replica_by};
 use edgesync_testkit::proxy::Proxy;
 use edgesync_testkit::site::fleet::output_text;
 use edgesync_testkit::site::{Agent, Cloud, Site, eventually};

@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{ApiServer, over_each};
-use crate::kubernetes::Kubernetes;
-use crate::setup::define;
+use crate::cluster::api::{ApiServer, over_each};
+use crate::cluster::kubernetes::Kubernetes;
+use crate::cluster::setup::define;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::Site;
 

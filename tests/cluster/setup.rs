@@ -13,8 +13,8 @@ use edgesync_admin::cloud::Confirmed;
 use edgesync_admin::{NodeAction, Route};
 use serde_json::{Value, json};
 
-use crate::api::ApiServer;
-use crate::kubernetes::Kubernetes;
+use crate::cluster::api::ApiServer;
+use crate::cluster::kubernetes::Kubernetes;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::site::{Agent, Cloud, Site, apply, ask, eventually, held};
 

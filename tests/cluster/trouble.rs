@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::fault_proxy::{FaultProxy, ProxyMode};
-use crate::kubernetes::Kubernetes;
-use crate::setup::{ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, confirm_deletions, define, replica_by};
+use crate::cluster::fault_proxy::{FaultProxy, ProxyMode};
+use crate::cluster::kubernetes::Kubernetes;
+use crate::cluster::setup::{
+    ANYTHING, EVERYWHERE, PATIENCE, Setup, arrived, confirm_deletions, define, replica_by,
+};
 use edgesync_testkit::proxy::{Mode, Proxy, Way};
 use edgesync_testkit::site::{Agent, Site, eventually, held, steadily};
 

@@ -7,8 +7,8 @@
 use edgesync_protocol::upload::{Lane, RefusedReason, UploadConfirm};
 use serde_json::{Value, json};
 
-use crate::audit::Audit;
-use crate::setup::{Setup, config_map};
+use crate::cluster::audit::Audit;
+use crate::cluster::setup::{Setup, config_map};
 use edgesync_testkit::site::{Cloud, Scripted, Site};
 
 const NODE: &str = "edge-1";

@@ -15,7 +15,7 @@ use edgesync_admin::cloud::{NodeInfo, NodeList};
 use edgesync_admin::read;
 use serde_json::Value;
 
-use crate::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
+use crate::cluster::setup::{EVERYWHERE, PATIENCE, Setup, config_map};
 use edgesync_testkit::site::fleet::{Fleet, ended, in_sync, output_text};
 use edgesync_testkit::site::{Agent, Site, eventually, held};
 

@@ -9,7 +9,7 @@ use edgesync_object::yaml;
 use edgesync_testkit::image::{Image, Variant};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, Root, eventually, packages};
+use crate::package::support::{PATIENCE, Root, eventually, packages};
 
 /// The root of the image, in a throw-away root.
 const IMAGE: &str = "/image";

@@ -175,6 +175,12 @@ build_workspace() {
 if cargo nextest --version >/dev/null 2>&1; then
     run_tests() { cargo nextest run "${workspace[@]}" "$@"; }
 else
-    # Without nextest, its options for filters and threads are dropped.
     run_tests() { cargo test "${workspace[@]}" "$@"; }
 fi
+
+# Sets the number of tests that run at the same time, per processor: programs under test mostly wait for one
+# another, while simulations use all processors.
+set_threads() {
+    export RUST_TEST_THREADS=$(($(nproc) * $1))
+    export NEXTEST_TEST_THREADS=$RUST_TEST_THREADS
+}

@@ -10,7 +10,7 @@ use edgesync_admin::agent::FilesList;
 use serde_json::{Value, json};
 
 use super::{Attack, PATIENCE, holds, list, object, objects_in_database, pod, rule};
-use crate::install::Setup;
+use crate::cluster::install::Setup;
 use edgesync_testkit::kubectl::Kubectl;
 use edgesync_testkit::programs;
 use edgesync_testkit::site::fleet::output_text;

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{CANARY, Fleet, RULE, rule};
-use crate::fault_proxy::{FaultProxy, Loss};
-use crate::setup::{PATIENCE, Setup, arrived};
+use crate::cluster::fault_proxy::{FaultProxy, Loss};
+use crate::cluster::setup::{PATIENCE, Setup, arrived};
 use edgesync_testkit::proxy::Mode;
 use edgesync_testkit::site::{Agent, ask, eventually};
 
