@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use edgesync::store::{EdgeOptions, EdgeStore};
 use edgesync_object::{Budget, Resource, Scope, pluralize};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::frame::{Down, ObjectsText, Received};
-use edgesync_protocol::message::{Body, Outgoing};
+use edgesync_protocol::message::Outgoing;
 use serde_json::Value;
 
 use crate::objects::object;

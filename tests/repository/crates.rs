@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use edgesync_testkit::programs::root;
 use proc_macro2::{TokenStream, TokenTree};
 
-use super::sources::{FOR_TESTS, is_test, packages, product};
+use super::sources::{FOR_TESTS, File, is_test, packages, product};
 
 /// Crates whose inputs are arguments and whose effects are values.
 const PURE: [&str; 6] = ["cel", "object", "schema", "protocol", "placement", "rollout"];
@@ -37,13 +37,20 @@ const PLACES: &[(&str, &[&str])] = &[
     ("rumqttc", &["transport", "broker"]),
     ("tokio-tungstenite", &["kubeedge", "transport"]),
     ("httparse", &["transport"]),
+    ("rcgen", &["enrollment", "transport"]),
+    ("yasna", &["transport"]),
+    ("ring", &["api", "enrollment", "store", "transport"]),
     ("rustls", &["transport"]),
     ("tokio-rustls", &["transport"]),
     ("backoff", &["transport"]),
     ("x509-parser", &["enrollment"]),
     ("rusqlite", &["store", "cloud-store", "kubernetes", "edgesync"]),
     ("hyper", &["api"]),
+    ("hyper-util", &["api"]),
+    ("http-body-util", &["api"]),
     ("kube", &["kubernetes"]),
+    ("k8s-openapi", &["kubernetes"]),
+    ("anyhow", &["cli", "cloud", "edgesync", "enrollment", "runtime"]),
     ("clap", &["cli", "cloud", "demo", "edgesync"]),
 ];
 
@@ -129,6 +136,102 @@ fn external_libraries_stay_in_their_crates() {
             }
         }
     }
+}
+
+/// Returns the modules at the top of a crate, each with those that it uses. Test code counts as
+/// unused. `crate` in the path of a macro counts as well.
+fn top_modules(files: &[File]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut of_tests = Vec::new();
+    for (path, text) in files.iter().filter(|(path, _)| !is_test(path)) {
+        let (_, inside) = path.split_once("src/").unwrap();
+        let segments: Vec<&str> =
+            inside.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+        if ["lib", "main", "bin"].contains(&segments[0]) {
+            let declared = text.split("#[cfg(test)]\n").skip(1);
+            let declared = declared.filter_map(|rest| rest.lines().next()?.strip_suffix(';'));
+            of_tests.extend(declared.filter_map(|line| line.rsplit(' ').next()).map(str::to_owned));
+            continue;
+        }
+        let used = modules.entry(segments[0].to_owned()).or_default();
+        let code = code(text);
+        for root in ["crate::".to_owned(), "super::".repeat(segments.len())] {
+            for (at, _) in code.match_indices(&root) {
+                if !code[..at].ends_with("::") {
+                    used.extend(first_segments(&code[at + root.len()..]));
+                }
+            }
+        }
+    }
+    modules.retain(|name, _| !of_tests.contains(name));
+    let names: BTreeSet<String> = modules.keys().cloned().collect();
+    for (name, used) in &mut modules {
+        used.retain(|other| names.contains(other) && other != name);
+    }
+    modules
+}
+
+/// Returns the first segment of each path after a prefix: `a` of `a::b`, `a` and `c` of `{a::b, c}`.
+fn first_segments(rest: &str) -> Vec<String> {
+    let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let Some(list) = rest.strip_prefix('{') else { return vec![word(rest)] };
+    let (mut depth, mut begins, mut found) = (0, true, Vec::new());
+    for (at, c) in list.char_indices() {
+        if begins && depth == 0 {
+            found.push(word(&list[at..]));
+        }
+        begins = c == ',';
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Returns the modules that lie on circles of uses, or between two of them.
+fn circles(mut modules: BTreeMap<String, BTreeSet<String>>) -> BTreeMap<String, BTreeSet<String>> {
+    loop {
+        let before = modules.len();
+        let used: BTreeSet<String> = modules.values().flatten().cloned().collect();
+        let names: BTreeSet<String> = modules.keys().cloned().collect();
+        modules.retain(|name, uses| used.contains(name) && uses.iter().any(|other| names.contains(other)));
+        for uses in modules.values_mut() {
+            uses.retain(|other| names.contains(other));
+        }
+        if modules.len() == before {
+            return modules;
+        }
+    }
+}
+
+/// Cargo refuses circles of crates; within a crate only this test does.
+#[test]
+fn modules_at_the_top_of_a_crate_form_no_circle() {
+    for (name, files) in packages().iter().filter(|(name, _)| !FOR_TESTS.contains(&name.as_str())) {
+        let circles = circles(top_modules(files));
+        assert!(circles.is_empty(), "{name}: these modules use each other: {circles:#?}");
+    }
+}
+
+#[test]
+fn circles_of_modules_are_detected() {
+    let crate_of = |files: &[(&str, &str)]| {
+        let files = files.iter().map(|(path, text)| (format!("src/{path}.rs"), (*text).to_owned()));
+        circles(top_modules(&files.collect::<Vec<_>>()))
+    };
+    let found = crate_of(&[
+        ("a", "use crate::{b::{c, d}, e};"),
+        ("b/c", "use super::super::f;"),
+        ("f", "use super::a;"),
+    ]);
+    assert_eq!(found.into_keys().collect::<Vec<_>>(), ["a", "b", "f"]);
+    let chain = [("a", "use super::b;"), ("b", "use super::c::a;"), ("c/a", "use super::b; // crate::a")];
+    assert!(crate_of(&chain).is_empty());
+    let tested = [("lib", "#[cfg(test)]\nmod b;"), ("a", "use crate::b;"), ("b", "use crate::a;")];
+    assert!(crate_of(&tested).is_empty());
 }
 
 #[test]

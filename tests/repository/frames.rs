@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use edgesync_object::{Budget, ObjectRef, Resource, ResourceVersion, Scope};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
 use edgesync_protocol::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest};
 use edgesync_protocol::frame::{
     Confirm, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory, InventoryRequest,
     Item, Lease, ObjectsText, Part, PartialMessage, Received, Report, Up, Upload, UploadConfirm, Welcome,
 };
-use edgesync_protocol::message::{Body, MessageText, Outgoing};
+use edgesync_protocol::message::{MessageText, Outgoing};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::patch::{PatchProblem, Unpatched};
 use edgesync_protocol::renewal::{CheckIn, CheckInReason, Feature, LeaseTerms, Renew, Stay};

@@ -7,9 +7,10 @@ use crate::store::support;
 use std::sync::Arc;
 
 use edgesync::store::{EdgeOptions, EdgeStore};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::change::{Change, Put};
 use edgesync_protocol::frame::PartialMessage;
-use edgesync_protocol::message::{Body, Outgoing};
+use edgesync_protocol::message::Outgoing;
 use support::vfs::{Disk, Op, Random, after_power_cut, register, write_image};
 use support::*;
 

@@ -12,8 +12,9 @@ use super::nodes::record_before;
 use super::objects::resource_id;
 use super::{CloudError, WatchChange};
 use edgesync_object::{OmittedFields, Resource, ResourceVersion, Scope};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::cloud::Loaded;
-use edgesync_protocol::message::{Body, read_head};
+use edgesync_protocol::message::read_head;
 use edgesync_store::StoreError;
 
 /// Limit of the bytes of bodies on a page of a list.

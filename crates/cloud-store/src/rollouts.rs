@@ -15,9 +15,9 @@ use serde_json::{Map, Value};
 use super::objects::{Tx, find, parse, resource_id};
 use super::{CloudError, CloudStore, MAX_BODIES};
 use edgesync_object::{Object, ObjectKey};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
-use edgesync_protocol::message::Body;
 use edgesync_rollout::{Digest, Set, Status};
 use edgesync_store::StoreError;
 

@@ -6,8 +6,6 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeValue};
 
-use super::document::unknown;
-
 /// Time at which a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -287,4 +285,41 @@ pub(crate) fn inline_without(value: &DeValue<'_>, left_out: &[&str]) -> String {
             format!("{{ {} }}", list(table.iter().filter(shown).map(pair).collect()))
         }
     }
+}
+
+/// Formats the error for an unknown name, with the one that it may stand for.
+pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let hint = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None => format!(
+            "must be one of {}; hint: remove it, or install the version that has it",
+            known.join(", ")
+        ),
+    };
+    format!("unknown {what}: {}; {hint}", quote(name))
+}
+
+/// Returns the most similar known name, if it is similar enough for a typo.
+pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let (distance, near) = known.map(|other| (distance(name, other), other)).min()?;
+    (distance <= (near.len() / 3).max(1)).then_some(near)
+}
+
+/// Returns the edit distance of two names.
+pub(super) fn distance(a: &str, b: &str) -> usize {
+    /// Longer names are no typos, and the table below grows with the length.
+    const LONGEST: usize = 80;
+    if a.len().max(b.len()) > LONGEST {
+        return LONGEST;
+    }
+    let mut row = (0..=b.chars().count()).collect::<Vec<_>>();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.chars().enumerate() {
+            let cost = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.chars().count()]
 }

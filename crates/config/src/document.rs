@@ -10,7 +10,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::binding::{Binding, Change, Keys, Raw, Refusal, quote};
+use super::binding::{Binding, Change, Keys, Raw, Refusal, nearest, unknown};
 use super::{ConfigErrors, Place, Problem, Settings, Source};
 
 /// Maximum size of a configuration file in bytes.
@@ -302,45 +302,9 @@ fn described(key: &str, refusal: &Refusal) -> String {
     format!("{key}{dot}{}: {}", refusal.key, refusal.message)
 }
 
-/// Formats the error for an unknown name, with the one that it may stand for.
-pub(super) fn unknown(what: &str, name: &str, known: &[&str]) -> String {
-    let hint = match nearest(name, known.iter().copied()) {
-        Some(near) => format!("did you mean '{near}'?"),
-        None => format!(
-            "must be one of {}; hint: remove it, or install the version that has it",
-            known.join(", ")
-        ),
-    };
-    format!("unknown {what}: {}; {hint}", quote(name))
-}
-
-/// Returns the most similar known name, if it is similar enough for a typo.
-fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    let (distance, near) = known.map(|other| (distance(name, other), other)).min()?;
-    (distance <= (near.len() / 3).max(1)).then_some(near)
-}
-
-/// Returns the edit distance of two names.
-fn distance(a: &str, b: &str) -> usize {
-    /// Longer names are no typos, and the table below grows with the length.
-    const LONGEST: usize = 80;
-    if a.len().max(b.len()) > LONGEST {
-        return LONGEST;
-    }
-    let mut row = (0..=b.chars().count()).collect::<Vec<_>>();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.chars().enumerate() {
-            let cost = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.chars().count()]
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::binding::distance;
     use super::*;
 
     #[test]

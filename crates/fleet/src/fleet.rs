@@ -29,6 +29,7 @@ mod ingest;
 mod interner;
 mod interrupted;
 mod ledger_loader;
+mod node;
 mod nodes;
 mod numbers;
 mod overview;

@@ -14,7 +14,6 @@ pub mod lifecycle;
 #[cfg(test)]
 mod memory;
 pub mod metrics;
-mod node;
 pub mod objects;
 pub mod page;
 pub mod probes;
@@ -28,6 +27,7 @@ mod work;
 pub use edgesync_placement::STAY_ANNOTATION;
 pub use objects::{CloudList, CloudObjects};
 pub use upkeep::Upkeep;
+pub use uploads::event_tokens;
 
 #[cfg(test)]
 fn node_name(name: &str) -> edgesync_object::NodeName {

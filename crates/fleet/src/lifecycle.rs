@@ -33,8 +33,8 @@ use conditions::{SyncCondition, SyncState};
 use edgesync_object::NodeName;
 use edgesync_protocol::node::Condition;
 use edgesync_protocol::renewal::CheckIn;
+use edgesync_protocol::renewal::Lease;
 use edgesync_protocol::timing::{Now, earlier};
-use edgesync_protocol::upload::Lease;
 
 use super::source::{LeaseRenewal, NodeChange, Registered};
 

@@ -31,7 +31,6 @@ use edgesync_protocol::digest::Epoch;
 use edgesync_rollout::Set;
 use edgesync_schema::Schema;
 
-pub use crate::uploads::event_tokens;
 pub use edgesync_cloud_store::{
     Effect, LeaseRenewal, MAX_BODIES, NodeChange, NodeEffects, NodeFacts, Registered, RevisionError,
     RevisionKey, RolloutWrite, RuleKey, RuleStatus, Sweep, UploadBatch, UploadEffect, UploadOutcome, key_of,
@@ -39,7 +38,16 @@ pub use edgesync_cloud_store::{
 pub use embedded::{Alone, Embedded};
 pub use error::SourceError;
 
+/// Maximum length of a refusal's message, in bytes.
+pub(crate) const MAX_MESSAGE: usize = 256;
+
 pub type Result<T, E = SourceError> = std::result::Result<T, E>;
+
+/// Truncates the message of a refusal to [`MAX_MESSAGE`] bytes at a character boundary.
+pub(crate) fn clip(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
+    text
+}
 
 /// Change of placeable objects, Nodes, or rules that are objects. A list contains rules before the
 /// objects that they select.

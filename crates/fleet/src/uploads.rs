@@ -18,7 +18,7 @@ use edgesync_protocol::upload::{Content, EffectContent, RefusedReason, StatusCon
 use edgesync_schema as schema;
 use edgesync_schema::Schema;
 
-use super::source::{Effect, UploadBatch, UploadEffect};
+use super::source::{Effect, UploadBatch, UploadEffect, clip};
 use references::NodePlacement;
 pub use references::event_tokens;
 pub(super) use references::{References, Targets};
@@ -27,8 +27,6 @@ pub(super) use references::{References, Targets};
 const MAX_REPORT: usize = 64 << 10;
 /// Maximum length of an Event, in bytes of JSON: a device accepts 64 KiB, and adds fields.
 const MAX_EVENT: usize = 72 << 10;
-/// Maximum length of a refusal's message, in bytes.
-const MAX_MESSAGE: usize = 256;
 /// Maximum number of problems in a refusal's message.
 const MAX_CAUSES: usize = 4;
 
@@ -58,12 +56,6 @@ pub(super) fn prepare(
         confirmed: upload.confirmed,
         items: items.collect(),
     }
-}
-
-/// Truncates a text to [`MAX_MESSAGE`] bytes at a character boundary.
-pub(super) fn clip(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(MAX_MESSAGE));
-    text
 }
 
 fn effect(

@@ -1,17 +1,19 @@
 //! Connections on the socket of holds. Their requests are received at the same time: a program that
 //! sends slowly, or nothing, delays no other.
 
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _, Write};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
+use serde::Serialize;
 
-use super::holds::MAX_REQUEST;
-use super::serve::{accept, write_message};
+use super::listen::accept;
 use edgesync_files::wire::{HoldReply, HoldRequest};
 
+/// Maximum size of a request in bytes.
+pub(super) const MAX_REQUEST: u32 = 4 << 10;
 /// Time limit for a request as a whole, and for its reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of connections whose requests are received.
@@ -126,6 +128,14 @@ impl Callers {
     pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|caller| caller.stream.as_fd())
     }
+}
+
+/// Writes a message as one frame.
+pub(super) fn write_message(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidData)?;
+    stream.write_all(&length.to_le_bytes())?;
+    stream.write_all(&text)
 }
 
 #[cfg(test)]

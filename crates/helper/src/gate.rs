@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::hook;
+use super::now;
 use super::sandbox::Sandbox;
-use super::serve::now;
 use edgesync_files::gate::{Facts, decide};
 use edgesync_files::hold::Holds;
 use edgesync_files::{Closed, Rule, WaitReason};

@@ -14,7 +14,9 @@
 mod callers;
 mod check;
 pub mod disk;
+mod executor;
 mod gate;
+mod hold_state;
 mod holds;
 mod hook;
 #[cfg(test)]
@@ -170,4 +172,9 @@ fn directories_of(path: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Err(rustix::io::Errno::LOOP.into())
+}
+
+/// Returns the wall clock in microseconds since 1970.
+fn now() -> i64 {
+    jiff::Timestamp::now().as_microsecond()
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::holds::HoldState;
+use super::hold_state::HoldState;
 use super::kept::KEPT;
 use super::{HelperError, disk};
 use edgesync_config::edge::Config;

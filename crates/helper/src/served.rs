@@ -6,8 +6,8 @@ use std::io::{Read as _, Write as _};
 
 use serde_json::{Value, json};
 
+use super::executor::Executor;
 use super::records::Records;
-use super::serve::Executor;
 use super::tests::{Bed, config_map, listed};
 use edgesync_files::pass::Options;
 use edgesync_files::rule::Write;

@@ -13,9 +13,9 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::disk::read_bytes;
+use super::executor::Executor;
 use super::power::Flushed;
 use super::records::{MAX_GONE, Records};
-use super::serve::Executor;
 use edgesync_config::edge::Config;
 use edgesync_files::pass::Options;
 use edgesync_files::rule::{CheckUser, Format, Reload, Rule, Write};

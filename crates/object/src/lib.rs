@@ -53,3 +53,6 @@ pub use resource::{ObjectKey, Resource, Scope, split_api_version};
 pub use selector::{LabelSelector, Labels, Selector, label_pairs, labels_of};
 pub use status::Status;
 pub use version::{Relation, ResourceVersion};
+
+/// The UID of an object, reference-counted because several tables share it.
+pub type Uid = std::sync::Arc<str>;

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use edgesync_object::objectsync::is_placeable;
-use edgesync_object::{Labels, NodeName, Reference, Target};
+use edgesync_object::{Labels, NodeName, Reference, Target, Uid};
 use rules::PlacementRule;
 use slots::{Id, Sets, Slot, Slots};
 
@@ -53,7 +53,6 @@ pub use summary::{
 };
 pub use unread::Unread;
 
-type Uid = Arc<str>;
 /// Nodes, with the number of referring Pods on each.
 type Referring = BTreeMap<NodeName, u32>;
 

@@ -321,3 +321,31 @@ impl Applied {
         });
     }
 }
+
+/// Checks the length of the result of a patch against the limit of the node, in bytes.
+pub(crate) fn check_length(patch: &Patch, max_object: usize) -> Result<(), Rejected> {
+    if patch.length() <= max_object {
+        return Ok(());
+    }
+    Err(Rejected {
+        uid: patch.uid().clone(),
+        resource_version: patch.version().clone(),
+        reason: RejectReason::TooLarge,
+        message: format!("must be at most {max_object} bytes, has {}", patch.length()),
+        object: None,
+    })
+}
+
+/// Returns the false claim of [`crate::fault::Fault::AckBeforeCommit`]: every change has taken effect.
+#[cfg(any(test, feature = "simulation"))]
+pub(crate) fn observe_early(changes: &[Change]) -> Applied {
+    let observe = |change: &Change| {
+        let version = match change {
+            Change::Put(put) => Some(put.version.clone()),
+            Change::Patch(patch) => Some(patch.version().clone()),
+            Change::Delete(_) => None,
+        };
+        Observed { uid: change.uid().clone(), version }
+    };
+    Applied { observed: changes.iter().map(observe).collect(), ..Applied::default() }
+}

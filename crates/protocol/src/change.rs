@@ -5,13 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-pub use edgesync_object::ObjectRef;
 use edgesync_object::{ObjectKey, Resource, ResourceVersion};
+pub use edgesync_object::{ObjectRef, Uid};
 
 use super::patch::Patch;
-
-/// The UID of an object, reference-counted because several tables of a side share it.
-pub type Uid = Arc<str>;
 
 /// A change of the desired objects of the edge.
 #[derive(Debug)]

@@ -18,9 +18,9 @@ use super::apply::Totals;
 #[cfg(any(test, feature = "simulation"))]
 use super::fault;
 use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
+use super::renewal::Lease;
 use super::renewal::{CheckIn, Feature, MAX_STAY, Stay};
 use super::timing::{Now, backoff, earlier};
-use super::upload::Lease;
 use super::wait::Wait;
 pub use types::{
     ChangesPage, Commit, EdgeConfig, EdgeCounters, EdgeEffect, EdgeNotice, EdgePhase, Entry, InventoryPage,

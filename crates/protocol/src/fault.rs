@@ -2,9 +2,6 @@
 
 use std::cell::Cell;
 
-use super::apply::{Applied, Observed};
-use super::change::Change;
-
 /// A deliberately injected bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -226,17 +223,4 @@ pub fn with<T>(fault: Option<Fault>, run: impl FnOnce() -> T) -> T {
     let result = run();
     PLANTED.set(before);
     result
-}
-
-/// Returns the false claim of [`Fault::AckBeforeCommit`]: every change has taken effect.
-pub(crate) fn observe_early(changes: &[Change]) -> Applied {
-    let observe = |change: &Change| {
-        let version = match change {
-            Change::Put(put) => Some(put.version.clone()),
-            Change::Patch(patch) => Some(patch.version().clone()),
-            Change::Delete(_) => None,
-        };
-        Observed { uid: change.uid().clone(), version }
-    };
-    Applied { observed: changes.iter().map(observe).collect(), ..Applied::default() }
 }

@@ -24,8 +24,9 @@ use super::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest, Tally};
 use super::fault::{Fault, planted};
 use super::message::{Interner, Message, MessageText};
 use super::patch::Unpatched;
+pub use super::renewal::Lease;
 use super::renewal::{Feature, LeaseTerms, Renew, Stay};
-pub use super::upload::{Lease, Upload, UploadConfirm};
+pub use super::upload::{Upload, UploadConfirm};
 pub use patches::Patches;
 pub use validation::MAX_WORD;
 

@@ -18,6 +18,7 @@
 #![warn(missing_docs)]
 
 pub mod apply;
+pub mod body;
 pub mod change;
 pub mod cloud;
 pub mod compression;

@@ -4,10 +4,8 @@
 //! This project's link omits `msg_id`, `timestamp` and `source` and adds `plural`, `scope` and
 //! `supersedes`; a stock CloudCore does the opposite. One type serves both.
 
-use std::any::Any;
 use std::borrow::Cow;
-use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -17,6 +15,7 @@ use edgesync_object::{
     Budget, Head, ObjectRef, Resource, ResourceVersion, Scope, check_reference, split_api_version,
 };
 
+use super::body::Body;
 use super::change::{Change, Delete, Put, RejectReason, Rejected, Uid};
 use super::digest::{Epoch, MessageDigest};
 
@@ -83,74 +82,6 @@ pub struct Message<'a> {
     /// The object; for a delete only its identity.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub content: Option<&'a RawValue>,
-}
-
-/// The JSON text of an object on its way to nodes. Clones share the text.
-#[derive(Clone)]
-pub struct Body(Arc<Shared>);
-
-/// A weak reference to a [`Body`].
-#[derive(Clone, Debug)]
-pub struct WeakBody(Weak<Shared>);
-
-struct Shared {
-    json: Box<RawValue>,
-    companion: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
-impl Body {
-    /// Creates a body from JSON text.
-    ///
-    /// # Errors
-    /// Fails when the text is not JSON.
-    pub fn new(json: String) -> serde_json::Result<Self> {
-        let json = RawValue::from_string(json)?;
-        Ok(Self(Arc::new(Shared { json, companion: OnceLock::new() })))
-    }
-
-    /// Returns the JSON text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.json.get()
-    }
-
-    /// Attaches a value that is dropped with the last clone of the body. Only the first attachment
-    /// counts.
-    pub fn accompany(&self, companion: impl Any + Send + Sync) {
-        let _ = self.0.companion.set(Box::new(companion));
-    }
-
-    /// Returns a weak reference to the text.
-    #[must_use]
-    pub fn downgrade(&self) -> WeakBody {
-        WeakBody(Arc::downgrade(&self.0))
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.as_str().len())
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.json.get().len())
-    }
-}
-
-impl WeakBody {
-    /// Returns the body if a strong reference remains.
-    #[must_use]
-    pub fn upgrade(&self) -> Option<Body> {
-        self.0.upgrade().map(Body)
-    }
-
-    /// Returns whether this is a reference to that text, not to an equal one.
-    #[must_use]
-    pub fn is(&self, body: &Body) -> bool {
-        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&body.0))
-    }
 }
 
 /// A [`Message`] as JSON text. The object, its large part, is shared by the messages to all nodes.

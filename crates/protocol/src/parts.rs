@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use edgesync_object::{ResourceVersion, name};
 
+use super::apply::check_length;
 use super::change::{Change, RejectReason, Rejected, Uid};
 use super::digest::{Epoch, MessageDigest};
 #[cfg(any(test, feature = "simulation"))]
@@ -54,7 +55,7 @@ pub fn assemble(
 pub(super) fn parse(text: &str, max_object: usize) -> Result<Change, Rejected> {
     if let Some(patch) = Patch::from_text(text) {
         let patch = patch.map_err(|problem| invalid(format!("must be a patch: {problem}")))?;
-        patch.check_length(max_object)?;
+        check_length(&patch, max_object)?;
         return Ok(Change::Patch(Arc::new(patch)));
     }
     let message = serde_json::from_str::<Message<'_>>(text);

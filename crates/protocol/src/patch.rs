@@ -16,13 +16,12 @@ use std::sync::OnceLock;
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use edgesync_object::ResourceVersion;
+use edgesync_object::{ResourceVersion, Uid};
 
-use super::change::{RejectReason, Rejected, Uid};
+use super::body::Body;
 use super::compression::{self, NotDecompressed};
 #[cfg(any(test, feature = "simulation"))]
 use super::fault::{Fault, planted};
-use super::message::Body;
 pub(crate) use wire::{Reader, put_number, put_session};
 
 /// The longest base and result of a patch, in bytes.
@@ -177,20 +176,6 @@ impl Patch {
     /// version held, as `supersedes` does.
     pub(crate) fn supersedes(&self) -> Option<&ResourceVersion> {
         self.version.is_older_than(&self.base).then_some(&self.base)
-    }
-
-    /// Checks the length of the result against the limit of the node.
-    pub(crate) fn check_length(&self, max_object: usize) -> Result<(), Rejected> {
-        if self.length <= max_object {
-            return Ok(());
-        }
-        Err(Rejected {
-            uid: self.uid.clone(),
-            resource_version: self.version.clone(),
-            reason: RejectReason::TooLarge,
-            message: format!("must be at most {max_object} bytes, has {}", self.length),
-            object: None,
-        })
     }
 
     /// Returns the text of the result, if `base` is the text of the base.

@@ -1,12 +1,10 @@
 //! Renewals of the Lease, planned absences, and requests to stay.
 //!
 //! The Hello has the terms of the Lease, so that the Welcome already finds a ready node. A
-//! [`Lease`](crate::upload::Lease) frame states them again when they have changed; a [`Renew`]
+//! [`Lease`] frame states them again when they have changed; a [`Renew`]
 //! repeats them in a few bytes.
 
 use serde::{Deserialize, Serialize};
-
-use super::upload::Lease;
 
 /// The longest time for which a node stays on request, in seconds: a day.
 pub(crate) const MAX_STAY: u64 = 86_400;
@@ -50,6 +48,27 @@ impl From<LeaseTerms> for (u32, i64) {
     fn from(LeaseTerms { seconds, acquired }: LeaseTerms) -> Self {
         (seconds, acquired)
     }
+}
+
+/// Renews the Lease `kube-node-lease/<node>`. At most 150 bytes as a frame with a session id of 8
+/// characters.
+///
+/// Never queued and never repeated: only the latest renewal matters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lease {
+    /// The session of the Hello.
+    pub session: String,
+    /// The validity of the Lease without renewal, in seconds.
+    pub seconds: u32,
+    /// The time when this run of the agent acquired the Lease: Unix time in microseconds, by the
+    /// node's clock.
+    pub acquired: i64,
+    /// The time of the renewal: Unix time in microseconds, by the node's clock.
+    pub renewed: i64,
+    /// The absence that follows if the node disconnects in order. Absent if none is planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check_in: Option<CheckIn>,
 }
 
 /// Renews the Lease with the terms that the node stated last in this session. Only for a cloud side

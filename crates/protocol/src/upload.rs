@@ -1,4 +1,4 @@
-//! Frames that a node uploads beside its reports: the Lease and items of its outbox.
+//! Frames that a node uploads beside its reports: items of its outbox.
 //!
 //! An outbox has three lanes. The items of a lane are numbered, sent in that order, one frame at a
 //! time, and confirmed up to a number. For each node, the cloud stores the last number whose effect
@@ -11,7 +11,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::change::{ObjectRef, Uid};
-use super::renewal::CheckIn;
 use edgesync_object::name::{self, Problem};
 use edgesync_object::{Budget, ObjectKey, ResourceVersion};
 
@@ -128,27 +127,6 @@ impl IngestCursor {
         }
         self.last.set(lane, self.last.get(lane).max(confirmed));
     }
-}
-
-/// Renews the Lease `kube-node-lease/<node>`. At most 150 bytes as a frame with a session id of 8
-/// characters.
-///
-/// Never queued and never repeated: only the latest renewal matters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Lease {
-    /// The session of the Hello.
-    pub session: String,
-    /// The validity of the Lease without renewal, in seconds.
-    pub seconds: u32,
-    /// The time when this run of the agent acquired the Lease: Unix time in microseconds, by the
-    /// node's clock.
-    pub acquired: i64,
-    /// The time of the renewal: Unix time in microseconds, by the node's clock.
-    pub renewed: i64,
-    /// The absence that follows if the node disconnects in order. Absent if none is planned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub check_in: Option<CheckIn>,
 }
 
 /// Items of one lane, in order. Without items it asks for the confirmed numbers of all lanes.

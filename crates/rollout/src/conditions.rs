@@ -1,86 +1,14 @@
 //! Conditions of a roll-out, with reasons and messages.
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use super::observed::{Observed, TooLarge, WaveCounts};
 use super::spec::{OnChange, Rollout};
-use super::status::{PauseReason, Revision, Status};
+use super::status::{Condition, Conditions, PauseReason, Reason, Revision, Status};
 use super::verdict::{Exceeded, Verdict};
 
 /// From this number of revisions in a row that were replaced early, changes come too fast.
 pub(crate) const STARVED_AFTER: u32 = 3;
-
-/// The conditions of a rule with a roll-out. They have no current counts, so that they change
-/// seldom; [`messages`] has them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Conditions {
-    /// Whether a revision is on its way by itself.
-    pub progressing: Condition,
-    /// Whether the roll-out is paused.
-    pub paused: Condition,
-    /// Whether something is wrong.
-    pub degraded: Condition,
-}
-
-/// A condition.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Condition {
-    /// Whether it is true.
-    pub status: bool,
-    /// The reason.
-    pub reason: Reason,
-    /// Time of the last change of `status`.
-    pub since: Timestamp,
-    /// Counts and the first failure when failures exceeded their limit; only with that reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-}
-
-/// Reasons of conditions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reason {
-    /// No revision exists yet.
-    Initializing,
-    /// The first revision is what was placed when the roll-out began: nothing was opened.
-    Initialized,
-    /// All nodes have the stable revision.
-    Complete,
-    /// The newest revision was undone.
-    Undone,
-    /// The nodes of the last open wave have not answered yet.
-    Opening,
-    /// The last open wave is good, and has to stay so.
-    Soaking,
-    /// The last open wave has no node.
-    WaveEmpty,
-    /// Too few nodes of the last open wave have succeeded.
-    NoAnswers,
-    /// An open wave has more failures than it may.
-    FailuresExceeded,
-    /// All waves were changed.
-    WavesChanged,
-    /// An operator has paused the roll-out.
-    Paused,
-    /// It is not paused.
-    NotPaused,
-    /// Nothing is wrong.
-    AsExpected,
-    /// The objects exceed the limits of a roll-out.
-    TooLarge,
-    /// Bodies of the next revision cannot be stored.
-    NotStored,
-    /// Bodies of a revision cannot be read.
-    BodiesLost,
-    /// Changes come faster than waves open.
-    Starved,
-    /// Changes wait, because of `Queue` or because the stack is full.
-    Queued,
-    /// An older rule decides about some of the objects.
-    Overlaps,
-}
 
 /// Messages of the three conditions, with counts.
 #[derive(Clone, Debug, PartialEq, Eq)]

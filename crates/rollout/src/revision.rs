@@ -12,8 +12,8 @@ use std::hash::Hasher as _;
 
 use super::fault::{Fault, planted};
 
-/// UID of an object.
-pub type Uid = Arc<str>;
+pub use edgesync_object::Uid;
+
 /// The objects that a rule selects now, each with its newest version.
 pub type Selection = BTreeMap<Uid, ResourceVersion>;
 

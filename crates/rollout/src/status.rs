@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::conditions::Conditions;
 use super::fault::{Fault, planted};
 use super::revision::{Digest, Rejections};
 use super::waves::Waves;
@@ -47,6 +46,77 @@ pub struct Status {
     /// The last revisions that have ended, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Ended>,
+}
+
+/// The conditions of a rule with a roll-out. They have no current counts, so that they change
+/// seldom; [`messages`](super::conditions::messages) has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Conditions {
+    /// Whether a revision is on its way by itself.
+    pub progressing: Condition,
+    /// Whether the roll-out is paused.
+    pub paused: Condition,
+    /// Whether something is wrong.
+    pub degraded: Condition,
+}
+
+/// A condition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Whether it is true.
+    pub status: bool,
+    /// The reason.
+    pub reason: Reason,
+    /// Time of the last change of `status`.
+    pub since: Timestamp,
+    /// Counts and the first failure when failures exceeded their limit; only with that reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Reasons of conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// No revision exists yet.
+    Initializing,
+    /// The first revision is what was placed when the roll-out began: nothing was opened.
+    Initialized,
+    /// All nodes have the stable revision.
+    Complete,
+    /// The newest revision was undone.
+    Undone,
+    /// The nodes of the last open wave have not answered yet.
+    Opening,
+    /// The last open wave is good, and has to stay so.
+    Soaking,
+    /// The last open wave has no node.
+    WaveEmpty,
+    /// Too few nodes of the last open wave have succeeded.
+    NoAnswers,
+    /// An open wave has more failures than it may.
+    FailuresExceeded,
+    /// All waves were changed.
+    WavesChanged,
+    /// An operator has paused the roll-out.
+    Paused,
+    /// It is not paused.
+    NotPaused,
+    /// Nothing is wrong.
+    AsExpected,
+    /// The objects exceed the limits of a roll-out.
+    TooLarge,
+    /// Bodies of the next revision cannot be stored.
+    NotStored,
+    /// Bodies of a revision cannot be read.
+    BodiesLost,
+    /// Changes come faster than waves open.
+    Starved,
+    /// Changes wait, because of `Queue` or because the stack is full.
+    Queued,
+    /// An older rule decides about some of the objects.
+    Overlaps,
 }
 
 /// A revision on the stack.

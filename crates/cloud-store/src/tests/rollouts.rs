@@ -2,7 +2,7 @@
 //! bodies as long as a revision has them.
 
 use super::*;
-use edgesync_protocol::message::Body;
+use edgesync_protocol::body::Body;
 use edgesync_rollout::revision::Entry;
 use edgesync_rollout::{Digest, Set, Status};
 

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::remove::{FOREGROUND, ORPHAN};
+pub(super) use edgesync_object::Uid;
 use edgesync_object::{Resource, split_api_version};
-
-pub(super) type Uid = Arc<str>;
 
 /// Metadata relevant here, parsed from an object's JSON.
 #[derive(Debug, Deserialize)]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::interner::Interner;
-use crate::node::desired;
+use super::node::desired;
 use crate::source::{RevisionKey, RuleKey};
 use edgesync_object::file_rules::{Candidate, FileRules};
 use edgesync_object::{Labels, NodeName, ObjectRef, Resource, ResourceVersion, kinds, split_api_version};

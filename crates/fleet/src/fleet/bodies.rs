@@ -20,11 +20,11 @@ use crate::metrics::BodyNumbers;
 use crate::source::{MAX_BODIES, Result, RevisionKey, Source};
 use edgesync_object::urgency::override_windows;
 use edgesync_object::{Relation, ResourceVersion};
+use edgesync_protocol::body::{Body, WeakBody};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
-use edgesync_protocol::message::{Body, WeakBody};
 
 /// Maximum number of concurrent reads of the source.
 const MAX_READS: usize = 4;

@@ -8,10 +8,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::node::Node;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::{Requests, Response};
-use crate::node::Node;
 use crate::source::{Effect, Source, UploadOutcome};
 use crate::uploads::{self, References, Targets};
 use edgesync_object::NodeName;

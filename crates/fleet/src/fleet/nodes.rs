@@ -9,8 +9,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::interner::Interner;
+use super::node::Node;
 use crate::lifecycle::NodeLifecycle;
-use crate::node::Node;
 use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::file_rules::FileRules;
 use edgesync_object::{Labels, NodeName};

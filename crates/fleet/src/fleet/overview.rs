@@ -7,10 +7,10 @@ use std::time::Duration;
 use edgesync_admin::cloud::SummaryState;
 use jiff::Timestamp;
 
+use super::node::Node;
 use super::reconciler::Reconciler;
 use super::removals::Removals;
 use crate::lifecycle::{NodeLifecycle, ShownAbsence};
-use crate::node::Node;
 use crate::summary::{Board, Found, MinuteSample, Row, Sample};
 use edgesync_object::NodeName;
 use edgesync_protocol::cloud::CloudPhase;

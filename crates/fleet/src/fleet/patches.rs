@@ -16,8 +16,8 @@ use super::nodes::NodeId;
 use crate::metrics::PatchNumbers;
 use crate::source::Result;
 use edgesync_object::ResourceVersion;
+use edgesync_protocol::body::{Body, WeakBody};
 use edgesync_protocol::change::Uid;
-use edgesync_protocol::message::{Body, WeakBody};
 use edgesync_protocol::patch::{Edition, Patch};
 
 /// Maximum number of concurrent jobs. Each takes a core.

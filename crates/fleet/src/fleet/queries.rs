@@ -8,12 +8,12 @@ use edgesync_admin::cloud::{LabelAnswer, NodeInfo, NodeList, ObjectList};
 use jiff::Timestamp;
 use tokio::sync::oneshot;
 
+use super::node::Node;
 use super::numbers::Counts;
 use super::reconciler::Reconciler;
 use super::removals::Removals;
 use super::search::{self, Gathered};
 use crate::metrics::CloudNumbers;
-use crate::node::Node;
 use crate::summary::ObjectFilter;
 use edgesync_object::NodeName;
 use edgesync_placement::Placed;

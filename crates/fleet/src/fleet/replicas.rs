@@ -5,11 +5,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::broadcasts::QueuedChange;
+use super::node::Node;
 use super::nodes::NodeId;
 use super::reconciler::Reconciler;
 use super::requests::{Requests, Response};
 use crate::config::ObjectSyncs;
-use crate::node::Node;
 use crate::source::{Replication, Source};
 use edgesync_object::{Labels, NodeName};
 use edgesync_placement::{NodeNotes, Summary};

@@ -12,10 +12,10 @@ use edgesync_admin::cloud::{
 use jiff::Timestamp;
 
 use super::assignments::GoverningRule;
+use super::node::Node;
 use super::overview::row_of;
 use super::reconciler::Reconciler;
 use super::rules::Rules;
-use crate::node::Node;
 use crate::source::{RuleKey, key_of};
 use crate::summary::{RolloutAnswer, RolloutOf};
 use edgesync_object::NodeName;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::node::EventRate;
 use crate::config::Config;
-use crate::node::EventRate;
 use crate::source::MAX_BODIES;
 use edgesync_object::OmittedFields;
 use edgesync_protocol::cloud::CloudConfig;

@@ -12,12 +12,11 @@ use super::{
 };
 use super::{
     Effect, LeaseRenewal, NodeChange, NodeEffects, NodeFacts, Registered, RevisionKey, RolloutWrite,
-    RuleStatus, Sweep, UploadBatch, UploadOutcome,
+    RuleStatus, Sweep, UploadBatch, UploadOutcome, clip,
 };
 use crate::CloudObjects;
 use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
-use crate::uploads::clip;
 use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;

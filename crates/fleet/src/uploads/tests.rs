@@ -1,5 +1,6 @@
 use super::*;
 use crate::node_name;
+use crate::source::MAX_MESSAGE;
 use edgesync_fuzz::{files, fuzz};
 use edgesync_object::{Budget, Labels, ResourceVersion, kinds};
 use edgesync_placement::{NODES_ANNOTATION, Placement, Summary};

@@ -5,10 +5,8 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use edgesync_object::{Labels, Relation, Resource, ResourceVersion};
+use edgesync_object::{Labels, Relation, Resource, ResourceVersion, Uid};
 use edgesync_placement::{NamedNodes, Summary};
-
-type Uid = Arc<str>;
 
 /// The number of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -47,7 +47,7 @@ use super::nodes::{NodeError, Nodes};
 use super::requests::Requests;
 use crate::cluster::{Failure, Precondition};
 use edgesync_cloud_store::{event_names, event_of_node, is_event_of, keep_event_metadata};
-use edgesync_fleet::source::event_tokens;
+use edgesync_fleet::event_tokens;
 pub(super) use edgesync_fleet::source::{
     Effect, NodeChange, Result, SourceError, UploadBatch, UploadOutcome,
 };

@@ -8,10 +8,10 @@ use super::testing::{DesiredObject, DesiredObjects, hello, machine_with};
 use super::{
     CloudEffect, CloudMachine, CloudPhase, LedgerFacts, LoadRequest, Loaded, Reached, Record, Records,
 };
+use crate::body::Body;
 use crate::change::{ObjectRef, Uid};
 use crate::digest::{BucketSet, Digest};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Up};
-use crate::message::Body;
 use crate::timing::Now;
 use crate::upload::IngestCursor;
 use edgesync_fuzz::{files, fuzz};

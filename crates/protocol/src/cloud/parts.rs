@@ -13,6 +13,7 @@ use crate::digest::{Epoch, MessageDigest};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::frame::{Part, PartialMessage};
+use crate::message::MessageText;
 use crate::patch::Patch;
 use edgesync_object::ResourceVersion;
 
@@ -210,7 +211,7 @@ impl Transfer {
         let is_it =
             |held: &PartialMessage| (&held.uid, &held.resource_version) == (patch.uid(), patch.version());
         let Some(held) = self.partial.as_deref().filter(|held| is_it(held)) else { return u64::MAX };
-        let text = patch.to_text().filter(|text| text.len() as u64 == held.total);
+        let text = patch.to_text().map(MessageText::of_body).filter(|text| text.len() as u64 == held.total);
         if text.is_some_and(|text| text.digest(epoch) == held.digest) {
             return u64::MAX;
         }

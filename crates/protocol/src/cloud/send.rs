@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::body::Body;
 use crate::change::Uid;
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::frame::{Down, ObjectsText, Patches};
-use crate::message::{Body, Outgoing};
+use crate::message::Outgoing;
 use crate::patch::Patch;
 use crate::timing::{Now, backoff};
 use edgesync_object::{Resource, ResourceVersion, Scope, pluralize, split_api_version};

@@ -212,7 +212,7 @@ impl Sender {
             return true;
         }
         let text = match &patch {
-            Some(patch) => patch.to_text(),
+            Some(patch) => patch.to_text().map(MessageText::of_body),
             None => out.to_text().ok(),
         };
         let Some(text) = text else { return false };

@@ -5,8 +5,8 @@
 
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
+use crate::renewal::Lease;
 use crate::renewal::{Feature, LeaseTerms, Renew, Renewal, Stay};
-use crate::upload::Lease;
 
 use super::{CloudMachine, Phase};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::body::Body;
 use crate::change::{ObjectRef, RejectReason, Uid};
 use crate::digest::{Epoch, Tally};
-use crate::message::Body;
 use crate::patch::Patch;
 use crate::renewal::Renewal;
 use crate::upload::Upload;

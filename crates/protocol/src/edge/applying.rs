@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::apply::Applied;
+use crate::apply::{Applied, check_length};
 use crate::change::{Change, RejectReason, Rejected, Uid};
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
@@ -97,7 +97,7 @@ impl EdgeMachine {
         let max_object = self.config.max_object as usize;
         let (mut changes, mut rejected) = (Vec::with_capacity(frame.patches.len()), Vec::new());
         for patch in frame.patches {
-            match patch.check_length(max_object) {
+            match check_length(&patch, max_object) {
                 Ok(()) => changes.push(Change::Patch(patch)),
                 Err(problem) => rejected.push(problem),
             }
@@ -115,7 +115,7 @@ impl EdgeMachine {
         let token = self.commits.begin(session, &changes, rejected, receipt);
         #[cfg(any(test, feature = "simulation"))]
         let early = crate::fault::planted(crate::fault::Fault::AckBeforeCommit)
-            .then(|| crate::fault::observe_early(&changes));
+            .then(|| crate::apply::observe_early(&changes));
         self.effects.push_back(EdgeEffect::Apply { token, changes });
         #[cfg(any(test, feature = "simulation"))]
         if let Some(applied) = early {

@@ -10,9 +10,9 @@ use std::time::Duration;
 #[cfg(any(test, feature = "simulation"))]
 use crate::fault::{Fault, planted};
 use crate::frame::Up;
+use crate::renewal::Lease;
 use crate::renewal::{CheckIn, Feature, LeaseTerms, Renew};
 use crate::timing::Now;
-use crate::upload::Lease;
 
 use super::types::EdgeConfig;
 

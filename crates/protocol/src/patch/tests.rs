@@ -120,20 +120,16 @@ fn sessions_of_any_form_survive() {
 fn the_text_for_parts_is_the_entry() {
     let base = text(300);
     let new = base.replace("parameter-7 ", "parameter-seven ");
-    let mut text = String::new();
-    patch(&base, &new).unwrap().to_text().unwrap().write_to(&mut text);
-    let change = parts::assemble(
-        &text,
-        crate::digest::Epoch(3).message_digest([&*text]),
-        crate::digest::Epoch(3),
-        LIMIT,
-    );
+    let body = patch(&base, &new).unwrap().to_text().unwrap();
+    let text = body.as_str();
+    let change =
+        parts::assemble(text, crate::digest::Epoch(3).message_digest([text]), crate::digest::Epoch(3), LIMIT);
     let Some(Ok(crate::change::Change::Patch(back))) = change else { panic!("{change:?}") };
     assert_eq!(back.apply(&base).unwrap(), new);
-    for damaged in ["\"", "\"\"", "\"AA==\"", "\"////\"", &text[..text.len() - 1], &(text.clone() + "\"")] {
+    for damaged in ["\"", "\"\"", "\"AA==\"", "\"////\"", &text[..text.len() - 1], &format!("{text}\"")] {
         assert!(parts::parse(damaged, LIMIT).is_err(), "{damaged}");
     }
-    assert!(parts::parse(&text, 10).is_err_and(|it| it.reason == RejectReason::TooLarge));
+    assert!(parts::parse(text, 10).is_err_and(|it| it.reason == crate::change::RejectReason::TooLarge));
 }
 
 /// The text that both sides patch, its digest, and a frame: these must never change.

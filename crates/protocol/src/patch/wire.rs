@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
 
 use super::{MAX_PATCHED, Patch};
-use crate::message::{Body, MessageText};
+use crate::body::Body;
 use edgesync_object::{ResourceVersion, name};
 
 /// The UID is a UUID, in 16 bytes.
@@ -100,13 +100,13 @@ impl Patch {
 
     /// Returns the text that is cut into parts: the entry in base64, as a JSON string. Later calls
     /// share the text of the first.
-    pub(crate) fn to_text(&self) -> Option<MessageText> {
+    pub(crate) fn to_text(&self) -> Option<Body> {
         if self.text.get().is_none() {
             let mut entry = Vec::with_capacity(self.encoded_len());
             self.put(&mut entry);
             let _ = self.text.set(Body::new(format!("\"{}\"", BASE64.encode(&entry))).ok()?);
         }
-        Some(MessageText::of_body(self.text.get()?.clone()))
+        self.text.get().cloned()
     }
 
     /// Reads the text of [`to_text`](Self::to_text). `None` if it is the text of a message.

@@ -1,8 +1,9 @@
 use super::*;
-use crate::conditions::{Reason, messages};
+use crate::conditions::messages;
 use crate::observed::{NodeState, WaveCounts};
 use crate::revision::{Entry, Rejections, Uid};
 use crate::status::MAX_REVISIONS;
+use crate::status::Reason;
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
 use jiff::SignedDuration;
 use serde_json::{Value, json};

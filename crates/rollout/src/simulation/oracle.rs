@@ -10,11 +10,11 @@ use jiff::Timestamp;
 
 use super::leader::Cause;
 use super::world::{Key, Kind, Node, World, later};
-use crate::conditions::Reason;
 use crate::engine::Command;
 use crate::observed::Link;
 use crate::revision::{Set, Uid};
 use crate::spec::{OnChange, OnFailure, Rollout};
+use crate::status::Reason;
 use crate::status::{PauseReason, Revision, Status};
 
 /// What the oracle remembers.

@@ -23,10 +23,11 @@ use edgesync_placement::{RuleId, RuleText, Summary};
 use edgesync_protocol::change::Uid;
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
-use edgesync_rollout::conditions::{Condition, Reason, messages};
+use edgesync_rollout::conditions::messages;
 use edgesync_rollout::engine::Happened;
 use edgesync_rollout::observed::WaveCounts;
 use edgesync_rollout::status::Outcome;
+use edgesync_rollout::status::{Condition, Reason};
 use edgesync_rollout::waves::Wave;
 use edgesync_rollout::{Observed, Rollout, Status};
 use edgesync_runtime::systemd::Watchdog;

@@ -12,9 +12,9 @@ use super::rules::Rule;
 use crate::source::{Change, RevisionKey};
 use edgesync_object::{NodeName, Object, ObjectKey, ResourceVersion, kinds};
 use edgesync_placement::Summary;
+use edgesync_protocol::body::Body;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
-use edgesync_protocol::message::Body;
 use edgesync_protocol::simulation::model::Truth;
 use edgesync_rollout::Set;
 

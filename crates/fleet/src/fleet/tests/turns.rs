@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::config::ObjectSyncs;
-use crate::node::Node;
+use crate::fleet::node::Node;
 use crate::node_name;
 use crate::source::{
     Admission, Change, Changes, LeaseRenewal, NodeChange, NodeStore, ObjectSource, Registered, Removal,
@@ -19,8 +19,8 @@ use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
 use edgesync_object::{NodeName, OmittedFields};
 use edgesync_placement::{Summary, Unread};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
-use edgesync_protocol::message::Body;
 use edgesync_protocol::upload::{IngestCursor, Refused};
 use edgesync_rollout::Set;
 use edgesync_transport::link::handle::Shared;

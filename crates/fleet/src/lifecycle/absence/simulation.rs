@@ -7,7 +7,7 @@ use super::*;
 use crate::source::{NodeChange, Registered};
 use edgesync_protocol::fault;
 use edgesync_protocol::node::{CLOUD_REACHABLE, ConditionStatus, IN_SYNC, READY};
-use edgesync_protocol::upload::Lease;
+use edgesync_protocol::renewal::Lease;
 
 const HOUR: u64 = 3600;
 const INTERVAL: u64 = 6 * HOUR;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use edgesync_fleet::source::{RevisionKey, RuleKey, SourceError};
+use edgesync_protocol::body::Body;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::Loaded;
 use edgesync_protocol::compression::{compress, decompress};
-use edgesync_protocol::message::Body;
 use edgesync_rollout::revision::Entry;
 use edgesync_rollout::{Digest, Set};
 

@@ -4,7 +4,7 @@ use super::super::rules::{RolloutWrite, Rules};
 use super::super::testing::{NAMESPACE, Rig};
 use super::*;
 use edgesync_object::ObjectRef;
-use edgesync_protocol::message::Body;
+use edgesync_protocol::body::Body;
 use edgesync_rollout::revision::Entry;
 use edgesync_rollout::{Digest, Status};
 

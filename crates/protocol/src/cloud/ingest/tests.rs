@@ -4,8 +4,9 @@ use super::*;
 use crate::cloud::CloudMachine;
 use crate::cloud::testing::{self, DesiredObjects, hello, hello_with, machine};
 use crate::frame::{Down, MIN_MAX_FRAME, Up};
+use crate::renewal::Lease;
 use crate::timing::Now;
-use crate::upload::{Lease, MAX_SEQ};
+use crate::upload::MAX_SEQ;
 
 /// Completes the handshake and returns the frames for the node.
 fn welcome(cloud: &mut CloudMachine, session: &str) -> Vec<Down> {

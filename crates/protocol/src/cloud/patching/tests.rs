@@ -1,8 +1,8 @@
 use super::*;
+use crate::body::Body;
 use crate::cloud::testing::{DesiredObject, DesiredObjects, hello, machine, welcome};
 use crate::cloud::{CloudEffect, LoadRequest};
 use crate::frame::{Down, Hello, Item, Report, Up};
-use crate::message::Body;
 use crate::patch::{Edition, PatchProblem};
 use edgesync_object::{ObjectRef, Resource, Scope};
 

@@ -1,11 +1,11 @@
 use super::*;
+use crate::body::Body;
 use crate::change::{RejectReason, Rejected};
 use crate::cloud::testing::{DesiredObject, DesiredObjects, hello, machine};
 use crate::cloud::{CloudConfig, Issued};
 use crate::digest::MessageDigest;
 use crate::fault;
 use crate::frame::{Hello, Item, Part, PartialMessage, Report, Up};
-use crate::message::Body;
 use edgesync_object::ObjectRef;
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
+use crate::body::Body;
 use crate::change::{RejectReason, Rejected, Uid};
 use crate::cloud::testing::{DesiredObject, DesiredObjects, NONE_UNREAD, hello_with, machine_with};
 use crate::cloud::{CloudEffect, CloudMachine, CloudPhase, LoadRequest, Loaded, Reached, Records};
 use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
-use crate::message::{Body, MessageText};
+use crate::message::MessageText;
 use crate::timing::Now;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion, Scope};
 

@@ -5,7 +5,8 @@ use super::*;
 use crate::apply::Totals;
 use crate::digest::Epoch;
 use crate::frame::{Confirm, Received, Welcome};
-use crate::upload::{Lanes, Lease};
+use crate::renewal::Lease;
+use crate::upload::Lanes;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const INTERVAL: Duration = Duration::from_secs(60);

@@ -8,11 +8,12 @@ use crate::frame::{
     DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, PartialMessage, Report, Up,
 };
 use crate::patch::{PatchProblem, Unpatched};
+use crate::renewal::Lease;
 use crate::renewal::{CheckIn, CheckInReason, LeaseTerms, Renew};
 use crate::simulation::model::{Thing, object_ref};
 use crate::simulation::timeline::Random;
 use crate::simulation::world::World;
-use crate::upload::{Content, Lane, Lease, MAX_SEQ, Upload, UploadItem};
+use crate::upload::{Content, Lane, MAX_SEQ, Upload, UploadItem};
 use edgesync_object::ResourceVersion;
 
 /// A random source of hostile frames.

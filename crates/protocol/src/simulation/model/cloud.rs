@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::body::Body;
 use crate::change::Uid;
 use crate::cloud::testing::DesiredObject;
 use crate::cloud::{Issued, LedgerFacts, LoadRequest, Loaded, Record, RecordBatch};
-use crate::message::Body;
 use crate::patch::{Edition, Patch};
 use crate::timing::ClockJumpDetector;
 use edgesync_object::ResourceVersion;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::body::Body;
 use crate::change::Uid;
 use crate::cloud::testing::DesiredObject;
 use crate::cloud::{LoadRequest, Loaded};
-use crate::message::Body;
 use crate::simulation::model::{Truth, config_map, object_ref};
 use crate::timing::Now;
 use edgesync_object::{ObjectKey, ObjectRef, ResourceVersion};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::fleet::assignments::{Assignment, Assignments, Effective, Named, Revision};
-use super::metrics::NodeNumbers;
+use super::assignments::{Assignment, Assignments, Effective, Named, Revision};
+use crate::metrics::NodeNumbers;
 use edgesync_admin::agent::RejectedObject;
 use edgesync_admin::cloud::{HeldBackObject, NodeCounters, NodeObjectCounts, NodeTraffic, ServedNode, state};
 use edgesync_object::time::rfc3339;
@@ -22,10 +22,10 @@ use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState, 
 use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::timing::Now;
 
-use super::lifecycle::{NodeLifecycle, ShownAbsence};
-use super::source::NodeEffects;
-use super::summary::{Past, Row};
-use super::work::Work;
+use crate::lifecycle::{NodeLifecycle, ShownAbsence};
+use crate::source::NodeEffects;
+use crate::summary::{Past, Row};
+use crate::work::Work;
 use event_bucket::EventBucket;
 pub(super) use event_bucket::EventRate;
 use progress::Progress;
