@@ -1,5 +1,5 @@
-//! Tests with a prepared environment: a Kubernetes API server with etcd (`tests/cluster/run`), or built
-//! packages (`packaging/test`).
+//! Tests with a prepared environment: a Kubernetes API server with etcd (`tests/cluster/run`), or
+//! built packages (`packaging/test`).
 
 mod cluster;
 mod package;

@@ -171,7 +171,8 @@ fn top_modules(files: &[File]) -> BTreeMap<String, BTreeSet<String>> {
     modules
 }
 
-/// Returns the first segment of each path after a prefix: `a` of `a::b`, `a` and `c` of `{a::b, c}`.
+/// Returns the first segment of each path after a prefix: `a` of `a::b`, `a` and `c` of
+/// `{a::b, c}`.
 fn first_segments(rest: &str) -> Vec<String> {
     let word = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let Some(list) = rest.strip_prefix('{') else { return vec![word(rest)] };

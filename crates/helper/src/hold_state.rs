@@ -93,8 +93,8 @@ impl HoldState {
         Ok(())
     }
 
-    /// Changes the holds, at the current time of the clock, and persists them. Takes the change back
-    /// if that fails.
+    /// Changes the holds, at the current time of the clock, and persists them. If that fails, takes
+    /// the change back.
     pub(super) fn change<T, E: ToString>(
         &mut self,
         change: impl FnOnce(&mut Holds, u64) -> Result<T, E>,

@@ -336,7 +336,8 @@ pub(crate) fn check_length(patch: &Patch, max_object: usize) -> Result<(), Rejec
     })
 }
 
-/// Returns the false claim of [`crate::fault::Fault::AckBeforeCommit`]: every change has taken effect.
+/// Returns the false claim of [`AckBeforeCommit`](crate::fault::Fault::AckBeforeCommit): every
+/// change has taken effect.
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) fn observe_early(changes: &[Change]) -> Applied {
     let observe = |change: &Change| {

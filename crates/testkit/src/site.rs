@@ -41,7 +41,8 @@ pub use scripted::Scripted;
 pub use crate::timing::PATIENCE;
 use crate::timing::is_within;
 
-/// Polling interval of conditions.
+/// Shortest polling interval of conditions. One that takes long is polled less often: it would take
+/// the processor from the programs that it waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Asserts that a condition holds all the time.
@@ -57,6 +58,7 @@ pub async fn steadily(what: &str, during: Duration, mut condition: impl AsyncFnM
 pub async fn eventually<T>(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
+        let asked = Instant::now();
         if let Some(found) = condition().await {
             return found;
         }
@@ -65,6 +67,6 @@ pub async fn eventually<T>(what: &str, limit: Duration, mut condition: impl Asyn
             is_within(elapsed, limit),
             "{elapsed:?} instead of {limit:?} and this did not happen: {what}"
         );
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(POLL_INTERVAL.max(asked.elapsed())).await;
     }
 }
