@@ -411,6 +411,48 @@ fn builds_of_unsupported_combinations_are_refused() {
     }
 }
 
+/// Notes how it is called, and compiles no program of the manual pages.
+const CARGO: &str = "#!/bin/sh\n\
+    echo \"$*\" >>calls\n\
+    case \"$*\" in\n\
+    metadata*) echo '{\"name\":\"edgesync\",\"version\":\"1.2.0\",\"target_directory\":\"target\"}' ;;\n\
+    *manuals*) exit 3 ;;\n\
+    esac\n";
+
+#[test]
+fn only_packages_with_manual_pages_wait_for_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let packaging = directory.path().join("packaging");
+    fs::create_dir(&packaging).unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").args(["build", "deb", "rpm"].map(|name| root().join("packaging").join(name)));
+    succeeded(&copy.arg(&packaging).output().unwrap());
+    let manifest = "[workspace.package]\nmaintainer = \"A Name <a@edgesync.invalid>\"\n";
+    fs::write(directory.path().join("Cargo.toml"), manifest).unwrap();
+    // By another process, as above.
+    let script = directory.path().join("script");
+    for name in ["cargo", "toolchain", "requires", "paths", "sbom", "tarball"] {
+        fs::write(&script, if name == "cargo" { CARGO } else { "#!/bin/sh\n" }).unwrap();
+        succeeded(&Command::new("install").arg(&script).arg(packaging.join(name)).output().unwrap());
+    }
+    let build = |arguments: &[&str]| {
+        let mut command = command(packaging.join("build"), directory.path());
+        command.args(arguments).env("CARGO", packaging.join("cargo")).env("SOURCE_DATE_EPOCH", "1790000000");
+        command.env_remove("PACKAGING_MAINTAINER");
+        let output = command.output().unwrap();
+        (output, fs::read_to_string(directory.path().join("calls")).unwrap().contains("--example manuals"))
+    };
+    let (output, has_manuals) = build(&["--arch", "armhf", "--libc", "musl", "tar", "sbom", "agent"]);
+    succeeded(&output);
+    assert!(!has_manuals, "a tarball has no manual pages");
+    for package in ["deb", "rpm"] {
+        let (output, has_manuals) = build(&["--arch", "armhf", "tar", package, "agent"]);
+        assert_eq!(output.status.code(), Some(3), "{package}: {}", text(&output.stderr));
+        assert!(has_manuals, "{package}");
+        fs::remove_file(directory.path().join("calls")).unwrap();
+    }
+}
+
 /// Packs a tarball in a directory of its own, and returns its bytes.
 fn tarball(directory: &Path, umask: &str) -> Vec<u8> {
     let program = directory.join("program");
