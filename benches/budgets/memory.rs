@@ -57,13 +57,17 @@ fn is_32_bit(program: &Path) -> anyhow::Result<bool> {
 #[derive(Default)]
 struct Pss {
     total: u64,
-    /// Pages of the program's file.
-    program: u64,
+    /// Pages of the program's file with code.
+    code: u64,
+    /// Its other pages: constants, tables of relocations.
+    constants: u64,
     /// Pages of shared libraries.
     libraries: u64,
     /// Pages of other files: the shared memory of the database.
     files: u64,
-    /// Heap, stacks, and changed pages of files.
+    /// Pages of the program and of libraries that were changed: relocated addresses, and variables.
+    changed: u64,
+    /// Heap and stacks.
     anonymous: u64,
 }
 
@@ -82,50 +86,57 @@ impl Pss {
         Ok(shares)
     }
 
-    /// Adds up the mappings of a process. Changed pages of a private mapping are anonymous.
+    /// Adds up the mappings of a process.
     fn parse(smaps: &str, program: &str) -> Self {
         let mut shares = Self::default();
-        let (mut path, mut share) = ("", 0);
+        let (mut mapping, mut share) = ("", 0);
         for line in smaps.lines() {
             let Some((key, value)) = line.split_once(' ') else { continue };
             match key {
                 "Pss:" => share = number(value).unwrap_or_default(),
                 "Anonymous:" => {
                     let anonymous = number(value).unwrap_or_default().min(share);
-                    shares.anonymous += anonymous;
-                    *shares.part_of(path, program) += share - anonymous;
+                    *shares.changed_of(mapping) += anonymous;
+                    *shares.part_of(mapping, program) += share - anonymous;
                 }
                 // The first line of a mapping: addresses, access, offset, device, inode, path.
-                _ if !key.ends_with(':') => path = mapped_file(line),
+                _ if !key.ends_with(':') => mapping = value,
                 _ => {}
             }
         }
         shares
     }
 
-    fn part_of(&mut self, path: &str, program: &str) -> &mut u64 {
-        match path {
-            _ if path == program => &mut self.program,
-            _ if path.contains(".so") => &mut self.libraries,
-            _ if path.starts_with('/') => &mut self.files,
+    fn part_of(&mut self, mapping: &str, program: &str) -> &mut u64 {
+        match mapped_file(mapping) {
+            path if path == program && mapping.starts_with("r-x") => &mut self.code,
+            path if path == program => &mut self.constants,
+            path if path.contains(".so") => &mut self.libraries,
+            path if path.starts_with('/') => &mut self.files,
             _ => &mut self.anonymous,
         }
     }
 
+    fn changed_of(&mut self, mapping: &str) -> &mut u64 {
+        if mapped_file(mapping).is_empty() { &mut self.anonymous } else { &mut self.changed }
+    }
+
     /// Returns the parts with their names, in the order of the table.
-    fn parts(&self) -> [(&'static str, u64); 4] {
+    fn parts(&self) -> [(&'static str, u64); 6] {
         [
-            ("the program's own pages", self.program),
+            ("the program's code", self.code),
+            ("its constants", self.constants),
+            ("relocated addresses and variables", self.changed),
             ("pages of libraries", self.libraries),
             ("pages of the database", self.files),
-            ("anonymous", self.anonymous),
+            ("heap and stacks", self.anonymous),
         ]
     }
 }
 
-/// Returns the path in the first line of a mapping; empty for none.
-fn mapped_file(line: &str) -> &str {
-    line.find('/').and_then(|at| line.get(at..)).unwrap_or_default()
+/// Returns the path of a mapping; empty for none.
+fn mapped_file(mapping: &str) -> &str {
+    mapping.find('/').and_then(|at| mapping.get(at..)).unwrap_or_default()
 }
 
 /// Parses a size such as `  12 kB`, in KiB.
