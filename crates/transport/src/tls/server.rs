@@ -252,6 +252,7 @@ impl Terms {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::clone(&self.key));
         config.session_storage = Arc::clone(&self.sessions) as _;
+        config.ticketer = Arc::clone(&self.sessions) as _;
         config.send_tls13_tickets = 1;
         Ok(config)
     }

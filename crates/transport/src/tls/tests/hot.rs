@@ -33,6 +33,22 @@ async fn resumed_session_keeps_its_client() {
     }
 }
 
+/// A node that checks in once a day, or once in some days, makes no full handshake each time.
+#[tokio::test]
+async fn session_is_resumed_for_a_week() {
+    let (client, server) = both(&Authority::new("Fleet"));
+    assert!(!talk(&client, &server).await.1);
+    let week = SignedDuration::from_hours(7 * 24);
+    let mut now = today();
+    for _ in 0..2 {
+        now += week;
+        set_clock(now);
+        assert!(talk(&client, &server).await.1, "each use begins another week");
+    }
+    set_clock(now + week + SignedDuration::from_secs(1));
+    assert_eq!(talk(&client, &server).await, (Some("node-a".to_owned()), false));
+}
+
 #[tokio::test]
 async fn session_ends_with_its_original_certificate() {
     let authority = Authority::new("Fleet");
