@@ -20,6 +20,7 @@ use super::registry::{Eviction, Origin, Outbound, Registry, ShrunkBacklogs};
 use super::stream::Incoming;
 use super::{BrokerOptions, FleetEvent, is_loopback};
 use edgesync_object::NodeName;
+use edgesync_transport::accepted;
 use edgesync_transport::admission::{
     self, ConnectionLimiter, ConnectionLimits, LinePermit, LogThrottle, Visitor,
 };
@@ -106,6 +107,7 @@ impl Broker {
             Some(address) => {
                 let failed = |source| BindError::System { address, source };
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
+                accepted::tune_listener(&listener);
                 let local = listener.local_addr().map_err(failed)?;
                 Some((listener, local))
             }

@@ -109,8 +109,6 @@ pub(super) async fn adopt(
 }
 
 impl Counts for Hub {
-    const PROMPT: bool = false;
-
     fn bytes_in(&self) -> &AtomicU64 {
         &self.counters.bytes_in
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 mod last_good;
@@ -61,6 +61,16 @@ pub enum DialError {
         /// Its answer, or why it has none.
         problem: ProxyError,
     },
+}
+
+/// Opens a connection whose first message carries the acknowledgement that completes the handshake:
+/// this side speaks first in all protocols.
+async fn connected(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Without the option it is a packet of its own.
+    #[cfg(target_os = "linux")]
+    let _ = socket2::SockRef::from(&socket).set_tcp_quickack(false);
+    socket.connect(address).await
 }
 
 /// Name and address of a connection that is being made.
@@ -155,7 +165,7 @@ impl Dialer {
         let share = within / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         let mut last = DialError::Dns { host: host.to_owned(), message: "no address found".to_owned() };
         for address in addresses {
-            last = match timeout(share, TcpStream::connect(address)).await {
+            last = match timeout(share, connected(address)).await {
                 Ok(Ok(stream)) => {
                     self.dialed(host, address.ip());
                     return Ok(stream);

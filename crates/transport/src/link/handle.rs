@@ -1,7 +1,7 @@
 //! The handle of a link: cheap to clone, never blocks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -68,12 +68,22 @@ pub struct Shared {
     pub(crate) max_packet: AtomicU32,
     /// Position of the address of the current or last attempt.
     pub(crate) position: AtomicUsize,
+    /// Whether the peer acknowledges with its answers: the endpoint of the cloud side does.
+    pub(crate) answers_at_once: AtomicBool,
+    /// Whether the connection is being closed.
+    pub(crate) is_ending: AtomicBool,
     /// Counters of the link since it was started.
     pub counters: Counters,
 }
 
 impl Counts for Shared {
-    const PROMPT: bool = true;
+    fn is_prompt(&self) -> bool {
+        !self.answers_at_once.load(Ordering::Relaxed)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
 
     fn bytes_in(&self) -> &AtomicU64 {
         &self.counters.bytes_in
@@ -107,6 +117,8 @@ pub fn new(limits: Limits, max_packet: u32) -> (LinkHandle, Arc<Shared>, mpsc::R
         queue: Queue::new(limits, false),
         max_packet: AtomicU32::new(max_packet),
         position: AtomicUsize::new(0),
+        answers_at_once: AtomicBool::new(false),
+        is_ending: AtomicBool::new(false),
         counters: Counters::default(),
     });
     let (commands, receiver) = mpsc::channel(4);

@@ -4,6 +4,7 @@
 //! acknowledgements), not its `EventLoop`; see `docs/decisions/0002-own-event-loop.md`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 mod connect;
 mod reason;
@@ -70,13 +71,16 @@ impl Protocol for Mqtt {
     ) -> Result<Self::Made, Cause> {
         let mut intro = (self.options.introduce)(connection);
         // An attempt that fails, or meets another broker, is followed by one with a will.
-        if self.compact_at.take() == Some(self.position) {
+        let is_endpoint = self.compact_at.take() == Some(self.position);
+        if is_endpoint {
             intro.will = None;
         }
+        shared.answers_at_once.store(is_endpoint, Ordering::Relaxed);
         self.note_own(&intro, RivalWatch::tries);
         let established = connect::establish(&self.options, self.position, &intro, shared).await?;
         if established.aliases.is_compact() {
             self.compact_at = Some(self.position);
+            shared.answers_at_once.store(true, Ordering::Relaxed);
             intro.greetings.clear();
         }
         self.note_own(&intro, RivalWatch::wrote);

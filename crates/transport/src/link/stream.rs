@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -81,6 +82,7 @@ impl Target<'_> {
 
     /// Opens a connection: TCP, the tunnel through a proxy, TLS and a WebSocket, as configured.
     pub async fn open(&self, shared: &Arc<Shared>) -> Result<Box<dyn Stream>, Cause> {
+        shared.is_ending.store(false, Ordering::Relaxed);
         let stream = self.wrap(self.dial().await?, shared).await?;
         if self.carries != Carries::MqttOverWebSocket {
             return Ok(stream);

@@ -34,8 +34,6 @@ impl Line {
 }
 
 impl Counts for Line {
-    const PROMPT: bool = false;
-
     fn bytes_in(&self) -> &AtomicU64 {
         self.service.get().map_or(&self.before.received, |service| &service.received)
     }

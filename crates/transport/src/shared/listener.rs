@@ -115,6 +115,7 @@ impl SharedListener {
             }
             bound => bound?,
         };
+        accepted::tune_listener(&listener);
         let address = listener.local_addr()?;
         Ok(Self { listener, address, outlets: Outlets::default(), counters: Arc::default() })
     }

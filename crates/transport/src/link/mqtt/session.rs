@@ -359,6 +359,7 @@ impl<'a> Session<'a> {
     /// Sends a DISCONNECT on an orderly end: after it the broker does not publish the will.
     async fn close(&mut self, end: &End) {
         if let End::Stop(_) = end {
+            self.task.shared.is_ending.store(true, Ordering::Relaxed);
             let reason = v5::DisconnectReasonCode::NormalDisconnection;
             wire::encode_disconnect(reason, &mut self.out.bytes);
             let last_words = async {
