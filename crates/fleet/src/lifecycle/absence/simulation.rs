@@ -191,7 +191,6 @@ fn fleet_for_a_week() -> Result<(), String> {
     let mut due: BTreeMap<u64, usize> =
         (0..NODES).map(|number| (u64::try_from(number).unwrap() * INTERVAL / 1000, number)).collect();
     let mut term = None;
-    let mut first = true;
     while let Some((at, number)) = due.pop_first() {
         if at > WEEK {
             break;
@@ -206,9 +205,6 @@ fn fleet_for_a_week() -> Result<(), String> {
             term = Some(next);
         }
         due.insert(at + INTERVAL, number);
-        if first && world.now > 7 * HOUR {
-            first = false;
-        }
         let others = world.conditions.iter().filter(|(node, _)| **node != name(STOPPED));
         for (node, conditions) in others {
             if conditions.values().any(|(status, _)| *status == ConditionStatus::Unknown) {
@@ -234,6 +230,29 @@ fn nodes_with_a_plan_are_never_unknown_and_a_missing_one_is_overdue() {
     assert_eq!(fleet_for_a_week(), Ok(()));
     let planted = fault::with(Some(Fault::AbsenceTooShort), fleet_for_a_week);
     assert!(planted.is_err(), "the planted bug is found");
+}
+
+/// The process does nothing for absent nodes until the first one is overdue, and keeps one entry
+/// of bounded size for each of them.
+#[test]
+fn absent_nodes_cost_no_work_before_their_term() {
+    const NODES: usize = 1000;
+    let mut world = World::new();
+    let within = 12 * HOUR;
+    let mut terms = (0..NODES).map(|number| world.visit(&name(number), within, End::Planned) + 300);
+    let first = terms.next().unwrap();
+    assert_eq!(terms.count(), NODES - 1);
+    // The last ones to leave are written.
+    world.pass(world.now + 60);
+    assert!(world.now + HOUR < first);
+    assert_eq!(world.lifecycle.deadline(), Some(Duration::from_secs(first)));
+    world.now = first - 1;
+    assert!(world.lifecycle.changes_due(world.monotonic()).is_empty());
+    assert!(world.lifecycle.leases_due(world.monotonic()).is_empty());
+    assert_eq!(world.lifecycle.nodes.len(), NODES);
+    assert_eq!(world.lifecycle.deadlines.len(), NODES, "one deadline each");
+    let bytes = size_of::<(NodeName, Liveness)>() + size_of::<(Now, NodeName)>();
+    assert!(bytes <= 512, "{bytes} bytes for each node, besides its conditions");
 }
 
 fn ends_without_a_planned_absence() -> Result<(), String> {
