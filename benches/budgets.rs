@@ -2,14 +2,16 @@
 //!
 //! `cargo bench` runs all sections; `cargo bench -- NAME…` only those whose name contains a NAME.
 //! With `--document` the results are written to docs/figures.md. The exit code is 1 if a budget was
-//! missed. Requires mosquitto on the PATH. `EDGESYNC_TEST_DEVICE` names another agent to measure,
-//! for example one built with another profile.
+//! missed. Requires mosquitto on the PATH. `EDGESYNC_TEST_DEVICE` and `EDGESYNC_TEST_CLOUD` name
+//! another agent and cloud side to measure, for example those of another profile.
 //!
 //! Sections run one after another; those that wait for a slow link, or for minutes without traffic,
 //! run at the end, concurrently.
 
 #[path = "budgets/api.rs"]
 mod api;
+#[path = "budgets/away.rs"]
+mod away;
 #[path = "budgets/big_cloud.rs"]
 mod big_cloud;
 #[path = "budgets/document.rs"]
@@ -24,6 +26,8 @@ mod hostile;
 mod idle;
 #[path = "budgets/ingest.rs"]
 mod ingest;
+#[path = "budgets/ip.rs"]
+mod ip;
 #[path = "budgets/kubeedge.rs"]
 mod kubeedge;
 #[path = "budgets/kubernetes.rs"]
@@ -63,7 +67,7 @@ type Section = (&'static str, &'static str, fn(&mut Table) -> anyhow::Result<()>
 
 /// Sections that count bytes on a slow or idle link for minutes, with next to no load on the
 /// processor.
-const WAITING: [&str; 2] = ["idle", "slow"];
+const WAITING: [&str; 3] = ["idle", "ip", "slow"];
 
 /// Title of the section that measures the machine without edgesync.
 const YARDSTICK: &str = "The machine, without edgesync";
@@ -79,6 +83,7 @@ const SECTIONS: &[Section] = &[
     ("files", "From objects to files", files::figures),
     ("start", "Start", processes::start),
     ("idle", "Idle traffic of a node", idle::traffic),
+    ("ip", "IP bytes of a node", ip::figures),
     ("tls", "A joined node, over TLS", tls::figures),
     ("memory", "Memory of a joined node", memory::figures),
     ("slow", "A slow link", slow::figures),
@@ -87,6 +92,7 @@ const SECTIONS: &[Section] = &[
     ("fleet-shared", "10,000 nodes with the same objects", fleet::shared_objects),
     ("fleet-tls", "10,000 nodes with the same objects, over TLS", fleet::shared_objects_over_tls),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
+    ("away", "10,000 nodes that are away as planned", away::figures),
     ("rollout", "A roll-out in progress on 10,000 nodes", rollout::figures),
     ("hostile", "One hostile node beside 200 good ones", hostile::figures),
     ("api", "The API of the cloud side", api::figures),

@@ -130,11 +130,19 @@ pub(crate) fn edge_program() -> &'static PathBuf {
     })
 }
 
-/// Returns the cloud side, built as for a release, with support for clusters.
+/// Returns the cloud side, built as for a release, with support for clusters, or the one that
+/// `EDGESYNC_TEST_CLOUD` names.
 fn cloud_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let build = ["--release", "--package", "edgesync-cloud", "--all-features"];
-    PROGRAM.get_or_init(|| built(&build, "release/edgesync-cloud"))
+    PROGRAM.get_or_init(|| {
+        std::env::var_os("EDGESYNC_TEST_CLOUD").map_or_else(
+            || {
+                let build = ["--release", "--package", "edgesync-cloud", "--all-features"];
+                built(&build, "release/edgesync-cloud")
+            },
+            PathBuf::from,
+        )
+    })
 }
 
 fn built(build: &[&str], program: &str) -> PathBuf {

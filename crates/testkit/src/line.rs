@@ -97,6 +97,14 @@ impl Line {
         self.write(&packet(0x32, &body)).await
     }
 
+    /// Disconnects in order, and waits until the peer has read everything.
+    pub async fn disconnect(mut self) -> std::io::Result<()> {
+        // The reason 0 is left out.
+        self.write(&packet(0xe0, &[])).await?;
+        while self.packet().await.is_ok() {}
+        Ok(())
+    }
+
     /// Returns the payload of the next packet if it is a message, and acknowledges it. Safe to
     /// cancel.
     pub async fn message(&mut self) -> std::io::Result<Option<Vec<u8>>> {

@@ -19,6 +19,9 @@ pub const CLOUD: &str = "192.0.2.1";
 /// The same in IPv6, the only one of [`Families::V6`].
 pub const CLOUD_V6: &str = "2001:db8::1";
 
+/// Bytes of an Ethernet header, which interfaces count.
+const ETHERNET_HEADER: u64 = 14;
+
 /// Addresses of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Families {
@@ -31,6 +34,15 @@ pub enum Families {
 pub enum Side {
     Cloud,
     Device,
+}
+
+impl Side {
+    fn interface(self) -> &'static str {
+        match self {
+            Self::Cloud => "cloud0",
+            Self::Device => "device0",
+        }
+    }
 }
 
 /// Two networks that a cable joins.
@@ -118,6 +130,33 @@ impl Networks {
         let mut process = Process::with_arguments(name, Path::new("nsenter"), all);
         process.env("PATH", SEARCH_PATH);
         process
+    }
+
+    /// Leaves nothing but packets of IPv4 on the cable: no IPv6, no search for neighbours, and no
+    /// packet that an interface would split.
+    pub fn leave_only_ipv4(&self) {
+        for (side, number, other) in [(Side::Cloud, 1, 2), (Side::Device, 2, 1)] {
+            let name = side.interface();
+            let script = format!(
+                "echo 1 >/proc/sys/net/ipv6/conf/{name}/disable_ipv6\n\
+                 ip link set {name} address 02:00:00:00:00:0{number} gso_max_segs 1\n\
+                 ip neighbour replace 192.0.2.{other} lladdr 02:00:00:00:00:0{other} dev {name} nud permanent\n"
+            );
+            let output = self.command(side, "sh").args(["-euc", &script]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+
+    /// Returns the bytes of all IP packets that passed the interface of one side in both
+    /// directions, with their headers, since [`Networks::leave_only_ipv4`].
+    pub fn ip_bytes(&self, side: Side) -> u64 {
+        let table = fs::read_to_string(format!("/proc/{}/net/dev", self.holder(side))).unwrap();
+        let prefix = format!("{}:", side.interface());
+        let line = table.lines().find_map(|line| line.trim_start().strip_prefix(&prefix)).unwrap();
+        let numbers: Vec<u64> = line.split_whitespace().map(|number| number.parse().unwrap()).collect();
+        // Bytes and packets received, and after eight columns those sent; with Ethernet's headers.
+        let [bytes, packets] = [numbers[0] + numbers[8], numbers[1] + numbers[9]];
+        bytes - packets * ETHERNET_HEADER
     }
 
     /// Drops all packets of the device, except those to one TCP port, and those to itself.

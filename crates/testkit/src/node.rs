@@ -11,6 +11,7 @@ use edgesync_protocol::change::{Change, Put, Rejected, Uid};
 use edgesync_protocol::edge::{Commit, EdgeConfig, EdgeEffect, EdgeMachine};
 use edgesync_protocol::frame::{DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Received};
 use edgesync_protocol::parts;
+use edgesync_protocol::renewal::{CheckIn, CheckInReason};
 use edgesync_transport::link::LinkOptions;
 use edgesync_transport::link::retry::{Retry, RetryOptions};
 use tokio::sync::watch;
@@ -31,6 +32,8 @@ pub struct Memory {
     pub incarnation: Option<String>,
     /// The kept bytes of a message in parts.
     pub parts: String,
+    /// Time that the node announces to be away when its session is stopped, in seconds.
+    pub absence: Option<u32>,
 }
 
 impl Rows for Memory {
@@ -134,6 +137,7 @@ pub async fn session(
     let acquired = jiff::Timestamp::now().as_microsecond();
     let up = format!("edgesync/v1/nodes/{node}/up");
     let mut counted = false;
+    let mut is_leaving = false;
     loop {
         loop {
             if let Some(effect) = machine.poll_effect() {
@@ -184,9 +188,18 @@ pub async fn session(
             counted = true;
             in_sync.fetch_add(1, Ordering::Relaxed);
         }
+        if is_leaving {
+            return Ok(line.disconnect().await?);
+        }
         let message = tokio::select! {
             message = line.message() => message?,
-            () = stopped(&mut stop) => return Ok(()),
+            () = stopped(&mut stop) => {
+                let Some(within) = memory.absence else { return Ok(()) };
+                let check_in = CheckIn { within, reason: CheckInReason::Interval };
+                is_leaving = machine.announce_absence(origin.elapsed(), check_in, random());
+                anyhow::ensure!(is_leaving, "stopped before its Welcome");
+                continue;
+            }
             () = until(origin, machine.deadline()) => {
                 machine.tick(origin.elapsed(), random());
                 continue;
