@@ -12,7 +12,7 @@ use edgesync_testkit::netns::{CLOUD, CLOUD_V6, Families, Networks, Side};
 use edgesync_testkit::{haproxy, http_proxy, mitmproxy, programs, site};
 use http_proxy::{Login, PASSWORD, USER};
 use site::fleet::{Fleet, ended, in_sync, output_text, stored};
-use site::{Agent, Cloud, Process, Settings, Site, config_map, eventually, same_on_both_sides};
+use site::{Agent, Cloud, PATIENCE, Process, Settings, Site, config_map, eventually, same_on_both_sides};
 
 const NAME: &str = "cloud.example";
 /// Port of the cloud side behind a proxy that has port 443.
@@ -133,6 +133,41 @@ async fn only_port_443_serves_join_and_sync() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// Four check-ins an hour are 2,880 a month, for which 8 MB are promised.
+#[tokio::test]
+async fn check_in_in_sync_takes_less_than_2777_ip_bytes() {
+    let names = format!("[\"{CLOUD}\"]");
+    let plant = Plant::start(Families::Both, |settings| {
+        settings.set("enrollment.names", &names);
+    });
+    let Some(plant) = plant.await else { return };
+    plant.networks.leave_only_ipv4();
+    let mut agent = plant.device_with("edge-1", |settings| {
+        settings.text("link.broker", format!("mqtts://{CLOUD}:8883")).text("link.connect", "every 24h");
+    });
+    let output = plant.join(&agent, CLOUD).await;
+    assert!(output.status.success(), "{}", output_text(&output));
+    agent.run_as_configured().await;
+    let away_after = async |agent: &Agent, connections: u64| {
+        let is_over = async || {
+            let link = agent.status().await.link;
+            let is_away = !link.is_connected() && link.next_check_in.is_some();
+            (is_away && link.connections == connections).then_some(())
+        };
+        eventually("the check-in is over", PATIENCE, is_over).await;
+    };
+    away_after(&agent, 1).await;
+    let before = plant.networks.ip_bytes(Side::Device);
+    let mut sync = plant.networks.command(Side::Device, programs::device());
+    sync.arg("sync").arg("--socket").arg(&agent.socket);
+    let output = ended(sync).await;
+    assert!(output.status.success(), "{}", output_text(&output));
+    away_after(&agent, 2).await;
+    let bytes = plant.networks.ip_bytes(Side::Device) - before;
+    // Without a reconnect it would be nothing.
+    assert!((1500..=2777).contains(&bytes), "{bytes} bytes");
 }
 
 #[tokio::test]
