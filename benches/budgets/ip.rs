@@ -28,6 +28,7 @@ const OBJECTS: usize = 100;
 const CHECK_INS: usize = 20;
 /// Lifetime of the certificate that is renewed during the measurement; the next one lasts a year.
 const SHORT_LIFE: &str = "2m";
+const LONG_LIFE: &str = "365d";
 /// Time for a node to become idle, with its reports of itself.
 const SETTLE: Duration = Duration::from_secs(20);
 /// Time for the last packets of an exchange to pass.
@@ -59,7 +60,7 @@ struct Plant {
 
 impl Plant {
     /// Starts the cloud side and joins the device; `None` if this machine permits no networks.
-    fn new(edge: &str, both: &str) -> anyhow::Result<Option<Self>> {
+    fn new(edge: &str, both: &str, lifetime: &str) -> anyhow::Result<Option<Self>> {
         let Some(networks) = Networks::new(Families::Both) else { return Ok(None) };
         networks.leave_only_ipv4();
         let directory = tempfile::tempdir()?;
@@ -71,7 +72,7 @@ impl Plant {
                  [api]\nsocket = \"{root}/edge.sock\"\nlisten = \"off\"\n[log]\nformat = \"text\"\n{edge}{both}"
             ),
         )?;
-        write_cloud_config(&directory, SHORT_LIFE, both)?;
+        write_cloud_config(&directory, lifetime, both)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let cloud = start(&networks, &directory, Side::Cloud, "edgesync-cloud", "cloud")?;
         let plant = Self { cloud, networks, runtime, directory };
@@ -79,7 +80,7 @@ impl Plant {
         plant.create()?;
         plant.join()?;
         // Only the first certificate is short.
-        write_cloud_config(&plant.directory, "365d", both)?;
+        write_cloud_config(&plant.directory, LONG_LIFE, both)?;
         plant.cloud.signal("HUP")?;
         Ok(Some(plant))
     }
@@ -209,7 +210,8 @@ struct Planned {
 impl Planned {
     /// Measures them; `None` if this machine permits no networks.
     fn measure() -> anyhow::Result<Option<Self>> {
-        let Some(plant) = Plant::new("[link]\nconnect = \"every 24h\"\n", "")? else { return Ok(None) };
+        let plan = "[link]\nconnect = \"every 24h\"\n";
+        let Some(plant) = Plant::new(plan, "", SHORT_LIFE)? else { return Ok(None) };
         let agent = plant.agent()?;
         let before = plant.away()?;
         let renewals = || Some(plant.status().ok()?.identity?.renewals);
@@ -247,7 +249,7 @@ struct Connected {
 impl Connected {
     /// Observes some intervals of a Lease; `None` if this machine permits no networks.
     fn measure(edge: &str, both: &str, intervals: u64) -> anyhow::Result<Option<Self>> {
-        let Some(plant) = Plant::new(edge, both)? else { return Ok(None) };
+        let Some(plant) = Plant::new(edge, both, LONG_LIFE)? else { return Ok(None) };
         let _agent = plant.agent()?;
         plant.in_sync(1)?;
         std::thread::park_timeout(SETTLE);
