@@ -1,6 +1,6 @@
 //! Traffic of a node in IP bytes: packets in both directions at the interface of the device, with
-//! the headers of IP and TCP, acknowledgements and handshakes. Frames of Ethernet and the search for
-//! neighbours are not counted: no such bytes are paid on a mobile link.
+//! the headers of IP and TCP, acknowledgements and handshakes. Frames of Ethernet and the search
+//! for neighbours are not counted: no such bytes are paid on a mobile link.
 //!
 //! A cloud side with its endpoint over TLS and a joined agent run in two network namespaces that a
 //! cable joins. The broker is configured by its address: no names are resolved.

@@ -6,9 +6,9 @@ use tokio::net::{TcpListener, TcpStream};
 #[cfg(target_os = "linux")]
 const UNSENT: u32 = 32 * 1024;
 
-/// Sets the option that accepted connections inherit: what a client sends first is acknowledged with
-/// the answer, and not by a packet of its own. Clients speak first, and before the connection can
-/// be tuned.
+/// Sets the option that accepted connections inherit: what a client sends first is acknowledged
+/// with the answer, and not by a packet of its own. Clients speak first, and before the connection
+/// can be tuned.
 pub fn tune_listener(listener: &TcpListener) {
     #[cfg(target_os = "linux")]
     let _ = socket2::SockRef::from(listener).set_tcp_quickack(false);
