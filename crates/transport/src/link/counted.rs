@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A peer of which the test knows the kind.
+    /// A peer of a chosen kind.
     #[derive(Default)]
     struct Peer {
         is_prompt: bool,
