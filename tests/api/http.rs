@@ -7,7 +7,7 @@ use std::time::Duration;
 use edgesync_api::{Limits, SYSTEM_NAMESPACES};
 use serde_json::{Value, json};
 use serving::{Running, TOKEN, config_map, connect, parse, raw, send, soon};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -417,17 +417,21 @@ async fn initial_events_of_a_watch_are_the_objects_of_a_list() {
     }
     assert_eq!(send(&running.unix, "DELETE", &map_path("c"), "", "").await.code, 200);
     let list = send(&running.unix, "GET", MAPS, "", "").await.json();
+    // The body of a response to HTTP/1.0 is not chunked: one event per line.
     let watch = format!(
-        "{MAPS}?watch=1&timeoutSeconds=2&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&\
-         allowWatchBookmarks=true&resourceVersion={}",
+        "GET {MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&\
+         allowWatchBookmarks=true&resourceVersion={} HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n",
         list["metadata"]["resourceVersion"].as_str().unwrap()
     );
-    let later = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        send(&running.unix, "POST", MAPS, JSON, &config_map("0", "1")).await.json()
-    };
-    let (streamed, created) = tokio::join!(send(&running.unix, "GET", &watch, "", ""), later);
-    let events: Vec<Value> = streamed.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut stream = connect(&running.unix).await;
+    stream.write_all(watch.as_bytes()).await.unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    let mut line = async || soon("a line", lines.next_line()).await.unwrap().unwrap();
+    while !line().await.is_empty() {}
+    let mut event = async || serde_json::from_str::<Value>(&line().await).unwrap();
+    let mut events = vec![event().await, event().await, event().await];
+    let created = send(&running.unix, "POST", MAPS, JSON, &config_map("0", "1")).await.json();
+    events.push(event().await);
     let of = |event: &str, object: &Value| json!({"type": event, "object": object});
     let items = list["items"].as_array().unwrap();
     let mut expected: Vec<Value> = items.iter().map(|item| of("ADDED", item)).collect();

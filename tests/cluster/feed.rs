@@ -300,11 +300,12 @@ async fn catch_up_confirms_completeness_and_the_version<K: ApiServer>() {
         "apiVersion: edgesync.io/v1alpha1\nkind: Placement\nmetadata: {name: p, namespace: shop}\n\
          spec: {objects: {kinds: [secrets]}, nodes: {}}\n",
     );
+    // Read before the request: the rule's status is written later.
+    let newest = setup.get("placement/p")["metadata"]["resourceVersion"].as_str().unwrap().into();
     let questions = [follower.feed.catch_up(), follower.feed.catch_up()];
     follower.until("both are answered", |follower| follower.caught_up.0 >= questions[1]).await;
     assert_eq!(follower.objects["configmaps/a"], setup.get("cm/a"));
     assert!(follower.has("secrets/key") && !follower.has("configmaps/b"), "{:?}", follower.log);
-    let newest = setup.get("placement/p")["metadata"]["resourceVersion"].as_str().unwrap().into();
     assert!(!follower.caught_up.1.is_older_than(&newest), "{:?}", follower.caught_up);
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use edgesync_admin::agent::{AgentStatus, StoreStatus};
+use serde_json::Value;
 use site::*;
 
 const NODE: &str = "edge-1";
@@ -113,6 +114,10 @@ fn fill(path: &Path) {
     }
 }
 
+fn large(number: usize) -> Value {
+    sized(&format!("large-{number}"), 10_000)
+}
+
 #[tokio::test]
 async fn store_at_its_size_limit_keeps_objects_and_accepts_deletes() {
     let site = Site::new();
@@ -121,22 +126,22 @@ async fn store_at_its_size_limit_keeps_objects_and_accepts_deletes() {
         settings.text("store.max_size", "1MiB").text("sync.max_object", "512KiB");
     })
     .await;
-    cloud.apply(objects(0..1000)).await;
+    cloud.apply((0..150).map(large)).await;
     eventually("what does not fit is refused", PATIENCE, async || {
         let node = cloud.node(NODE).await?;
         let refused = node.served()?.refused_objects.as_ref()?;
         let full = refused.iter().all(|object| object.reason == "StoreFull");
-        (full && node.objects()? + refused.len() as u64 == 1000 && node.pending() == Some(0)).then_some(())
+        (full && node.objects()? + refused.len() as u64 == 150 && node.pending() == Some(0)).then_some(())
     })
     .await;
     honest(&cloud, &agent).await;
     let fits = cloud.node(NODE).await.unwrap().objects().unwrap();
-    assert!((300..1000).contains(&fits), "{fits} objects of 1.4 KB fit into 1 MiB");
+    assert!((50..150).contains(&fits), "{fits} objects of 10 KB fit into 1 MiB");
 
-    for number in 100..1000 {
-        cloud.delete(&object(number)).await;
+    for number in 20..150 {
+        cloud.delete(&large(number)).await;
     }
-    assert_eq!(same_on_both_sides(&cloud, &agent).await, 100);
+    assert_eq!(same_on_both_sides(&cloud, &agent).await, 20);
     assert_eq!(agent.status().await.store.writing, StoreStatus::WORKS);
 }
 
