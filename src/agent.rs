@@ -13,6 +13,7 @@ mod identity;
 mod instance_lock;
 mod joining;
 mod kinds;
+mod link_class;
 mod listening;
 pub mod metrics;
 mod node_report;
@@ -95,6 +96,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let files_clock = clock.reader();
     let node = shared_node(&name);
     let reporting = Reporting::new(&config, &store, clock, events.clone(), node.clone()).await;
+    let reporting = reporting.context("read what earlier runs kept")?;
     // Recorded before anything is served: a kill from here on counts as the end of a run.
     events.begin_run().await;
     seal::emit_events(&store, &events).await;
@@ -107,6 +109,10 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     let extension = (query_sender, files.clone(), node);
     let mut api = serve_api(&config, &name, &store, &kinds, read_clock, extension, api_stopped).await?;
     let (link, link_events, wire) = connect(&config, &name, identity.as_mut(), &store).await?;
+    if reporting.metered.is_spent(false) {
+        // Not one connection is left in the budget; the driver resumes the link.
+        link.pause(Vec::new(), Duration::ZERO);
+    }
     let farewell = wire.farewell(&name);
     tracing::info!(
         node = name.as_str(),
@@ -122,6 +128,7 @@ pub async fn run(mut service: Service<Config>) -> anyhow::Result<()> {
     signals
         .during(async {
             link.shutdown(farewell, FAREWELL_TIMEOUT).await;
+            driver.end_reporting();
             drop(stop_api);
             while api.join_next().await.is_some() {}
             store.close().await;

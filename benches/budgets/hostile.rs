@@ -306,6 +306,7 @@ fn hello(node: &str, session: &str, epoch: Epoch) -> Hello {
         partial: None,
         patches: false,
         lease: None,
+        metered: None,
     }
 }
 

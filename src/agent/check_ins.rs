@@ -14,6 +14,8 @@ use edgesync_protocol::timing::Now;
 /// Time without work before the node disconnects: longer than two checks of the device, so that its
 /// reports are sent.
 const QUIET: Duration = Duration::from_secs(3);
+/// Time over which the nodes of a fleet connect after their budgets have renewed.
+const RENEWAL_SPREAD: u64 = 600;
 /// Shortest time between the end of a check-in and the next one; a quarter of the interval at most.
 const MIN_REST: u64 = 60;
 const DAY: u64 = 86_400;
@@ -38,7 +40,11 @@ enum State {
         quiet_since: Option<Now>,
     },
     /// Disconnected until this time, or about to be.
-    Away { until: Now },
+    Away {
+        until: Now,
+        /// Whether the cause is a spent budget.
+        is_spent: bool,
+    },
 }
 
 /// What the plan depends on.
@@ -48,6 +54,10 @@ pub(super) struct Activity {
     pub(super) is_quiet: bool,
     /// End of the time for which the cloud side asks the node to stay.
     pub(super) stay_until: Option<Now>,
+    /// Time until the budget of the link has renewed, if it is spent.
+    pub(super) spent_for: Option<Duration>,
+    /// Whether class or limits of the link have changed since the last call.
+    pub(super) has_other_link: bool,
 }
 
 /// What the owner of the link has to do.
@@ -77,9 +87,14 @@ impl CheckIns {
     /// Returns the time of the next check-in of a node that is away.
     pub(super) fn until(&self) -> Option<Now> {
         match self.state {
-            State::Away { until } => Some(until),
+            State::Away { until, .. } => Some(until),
             State::Online { .. } => None,
         }
+    }
+
+    /// Returns whether the node is away because a budget is spent.
+    pub(super) fn is_spent(&self) -> bool {
+        matches!(self.state, State::Away { is_spent: true, .. })
     }
 
     /// Ends an absence before its time. Returns whether there was one.
@@ -91,13 +106,26 @@ impl CheckIns {
 
     /// Repeats the last connection step with the next call of [`CheckIns::tick`].
     pub(super) fn retry(&mut self) {
-        self.state = State::Away { until: Now::ZERO };
+        self.state = State::Away { until: Now::ZERO, is_spent: false };
     }
 
     /// Decides the next step. Call it about once a second; `wall` is the time of the clock.
     pub(super) fn tick(&mut self, now: Now, wall: Timestamp, activity: Activity) -> Step {
+        if let Some(rest) = activity.spent_for {
+            return self.wait_for_budget(now, rest);
+        }
+        if let State::Away { until, is_spent: true } = self.state {
+            // The budget has renewed, perhaps earlier than the clock promised; or it is another
+            // one.
+            let spread = if activity.has_other_link { Duration::ZERO } else { self.spread() };
+            self.state = State::Away { until: until.min(now + spread), is_spent: true };
+        }
         let quiet_since = match self.state {
-            State::Away { until } if now < until && self.plan != ConnectPlan::Always => return Step::Nothing,
+            State::Away { until, is_spent }
+                if now < until && (is_spent || self.plan != ConnectPlan::Always) =>
+            {
+                return Step::Nothing;
+            }
             State::Away { .. } => {
                 self.state = State::Online { quiet_since: None };
                 return Step::Connect;
@@ -111,9 +139,31 @@ impl CheckIns {
             return Step::Nothing;
         }
         let Some((rest, reason)) = self.rest(wall) else { return Step::Nothing };
-        self.state = State::Away { until: now + rest };
+        self.state = State::Away { until: now + rest, is_spent: false };
         let within = u32::try_from((rest + self.connect_timeout).as_secs()).unwrap_or(u32::MAX);
         Step::Leave(CheckIn { within, reason })
+    }
+
+    /// Leaves, or stays away, until the budget has renewed: whatever waits, and whoever asks.
+    fn wait_for_budget(&mut self, now: Now, rest: Duration) -> Step {
+        let rest = rest + self.spread();
+        match self.state {
+            State::Away { until, is_spent: true } if now < until => Step::Nothing,
+            State::Away { .. } => {
+                self.state = State::Away { until: now + rest, is_spent: true };
+                Step::Nothing
+            }
+            State::Online { .. } => {
+                self.state = State::Away { until: now + rest, is_spent: true };
+                let within = u32::try_from((rest + self.connect_timeout).as_secs()).unwrap_or(u32::MAX);
+                Step::Leave(CheckIn { within, reason: CheckInReason::Budget })
+            }
+        }
+    }
+
+    /// Returns the time by which this node connects after the renewal of its budget.
+    fn spread(&self) -> Duration {
+        Duration::from_secs(self.phase % RENEWAL_SPREAD)
     }
 
     /// Returns the time until the next check-in; `None` without a plan. It follows the wall clock,
@@ -151,8 +201,9 @@ mod tests {
     use proptest::prelude::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
-    const QUIET_NODE: Activity = Activity { is_quiet: true, stay_until: None };
-    const BUSY_NODE: Activity = Activity { is_quiet: false, stay_until: None };
+    const QUIET_NODE: Activity =
+        Activity { is_quiet: true, stay_until: None, spent_for: None, has_other_link: false };
+    const BUSY_NODE: Activity = Activity { is_quiet: false, ..QUIET_NODE };
 
     fn wall(second: u64) -> Timestamp {
         Timestamp::from_second(1_795_219_200 + i64::try_from(second).unwrap()).unwrap()
@@ -249,10 +300,65 @@ mod tests {
     #[test]
     fn request_to_stay_keeps_the_node_until_its_end() {
         let mut check_ins = check_ins(ConnectPlan::Every(HOUR));
-        let asked = Activity { is_quiet: true, stay_until: Some(seconds(3600)) };
+        let asked = Activity { stay_until: Some(seconds(3600)), ..QUIET_NODE };
         let mut now = 0;
         assert!(matches!(next(&mut check_ins, &mut now, asked), Step::Leave(_)));
         assert_eq!(now, 3603);
+    }
+
+    #[test]
+    fn spent_budget_ends_the_connection_at_once_until_it_renews() {
+        for plan in [ConnectPlan::Always, ConnectPlan::Every(HOUR)] {
+            let mut check_ins = check_ins(plan);
+            let spent = |rest: u64| Activity {
+                is_quiet: false,
+                stay_until: Some(seconds(9 * 3600)),
+                spent_for: Some(seconds(rest)),
+                has_other_link: false,
+            };
+            let Step::Leave(absence) = check_ins.tick(seconds(0), wall(0), spent(7200)) else { panic!() };
+            let until = check_ins.until().unwrap().as_secs();
+            assert!((7200..7200 + RENEWAL_SPREAD).contains(&until), "{until}");
+            assert_eq!((absence.reason, u64::from(absence.within)), (CheckInReason::Budget, until + 10));
+            assert!(check_ins.is_spent());
+            assert_eq!(check_ins.tick(seconds(3600), wall(3600), spent(3600)), Step::Nothing);
+            assert_eq!(check_ins.tick(seconds(until - 1), wall(until - 1), BUSY_NODE), Step::Nothing);
+            assert_eq!(check_ins.tick(seconds(until), wall(until), BUSY_NODE), Step::Connect);
+            assert!(!check_ins.is_spent());
+        }
+    }
+
+    /// A device without a clock boots in 1970: the budget seems to renew after a whole period.
+    #[test]
+    fn budget_that_renews_early_ends_the_absence_with_its_spread() {
+        for (has_other_link, spread) in
+            [(false, seconds(digest("edge-1") % RENEWAL_SPREAD)), (true, seconds(0))]
+        {
+            let mut check_ins = check_ins(ConnectPlan::Always);
+            let spent = Activity { spent_for: Some(24 * HOUR), has_other_link: true, ..BUSY_NODE };
+            assert!(matches!(check_ins.tick(seconds(0), Timestamp::UNIX_EPOCH, spent), Step::Leave(_)));
+            assert_eq!(check_ins.tick(seconds(9), wall(9), spent), Step::Nothing);
+            let renewed = Activity { has_other_link, ..BUSY_NODE };
+            let first = check_ins.tick(seconds(10), wall(10), renewed);
+            if has_other_link {
+                assert_eq!(first, Step::Connect);
+                continue;
+            }
+            assert_eq!(first, Step::Nothing);
+            let until = seconds(10) + spread;
+            assert_eq!(check_ins.tick(until - seconds(1), wall(11), BUSY_NODE), Step::Nothing);
+            assert_eq!(check_ins.tick(until, wall(12), BUSY_NODE), Step::Connect);
+        }
+    }
+
+    #[test]
+    fn budget_that_is_spent_during_an_absence_prolongs_it() {
+        let mut check_ins = check_ins(ConnectPlan::Every(HOUR));
+        let mut now = 0;
+        assert!(matches!(next(&mut check_ins, &mut now, QUIET_NODE), Step::Leave(_)));
+        let spent = Activity { spent_for: Some(6 * HOUR), ..QUIET_NODE };
+        assert_eq!(check_ins.tick(seconds(now), wall(now), spent), Step::Nothing);
+        assert!(check_ins.until().unwrap() >= seconds(now) + 6 * HOUR);
     }
 
     #[test]

@@ -26,14 +26,14 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use crate::store::{EdgeStore, Health, Reset, Writing};
-use edgesync_admin::agent::VerifiedCloud;
+use edgesync_admin::agent::{Traffic, VerifiedCloud};
 use edgesync_api::Role;
 use edgesync_config::edge::Config;
 use edgesync_files::Rule;
 use edgesync_kubeedge::Moment;
 use edgesync_object::NodeName;
 use edgesync_protocol::change::RejectReason;
-use edgesync_protocol::edge::{EdgeEffect, EdgeMachine, EdgePhase};
+use edgesync_protocol::edge::{EdgeConfig, EdgeEffect, EdgeMachine, EdgePhase};
 use edgesync_protocol::timing::{Now, earlier};
 use edgesync_runtime::Service;
 use edgesync_runtime::random;
@@ -187,6 +187,20 @@ impl Driver {
         }
     }
 
+    /// Returns the configuration of the machine for the current link.
+    fn machine_config(&self) -> EdgeConfig {
+        let mut config = edge_config(self.reporting.config());
+        if let Some(least) =
+            self.reporting.metered.lease_interval().filter(|least| *least > config.lease_interval)
+        {
+            let (duration, interval) =
+                (config.lease_duration.as_secs_f64(), config.lease_interval.as_secs_f64());
+            config.lease_duration = least.mul_f64((duration / interval).max(1.0));
+            config.lease_interval = least;
+        }
+        config
+    }
+
     fn now(&self) -> Now {
         self.timeline.origin.elapsed()
     }
@@ -219,6 +233,7 @@ impl Driver {
         loop {
             watchdog.turned();
             self.drain();
+            self.leave_if_spent();
             if end.is_some_and(|end| end <= Instant::now() || !self.has_unsent_items()) {
                 break;
             }
@@ -249,6 +264,7 @@ impl Driver {
                 page = finished(&mut self.storing.reading) => self.page_read(page),
                 page = held_page(&mut self.uplink.wire) => self.held_read(page),
                 page = finished(&mut self.reporting.outbox.page) => self.outbox_read(page),
+                stored = finished(&mut self.reporting.metered.reserving) => self.bytes_reserved(stored),
                 result = finished(&mut self.reporting.outbox.renumbering) => self.renumbered(result),
                 stats = finished(&mut self.reporting.node.sizing) => {
                     self.reporting.node.sized(&stats);
@@ -267,7 +283,6 @@ impl Driver {
             }
         }
         self.end_transfer().await;
-        self.end_reporting();
     }
 
     /// Returns when machine or bridge need [`Driver::tick`].
@@ -424,7 +439,6 @@ impl Driver {
         }
         let config = service.config();
         self.settings.reload(config);
-        self.machine.set_config(edge_config(config));
         self.check_ins.set_plan(config.link.connect);
         let at = self.moment();
         if let Some(cloud_core) = self.uplink.wire.cloud_core_mut() {
@@ -434,6 +448,7 @@ impl Driver {
         self.files.reload(config);
         self.storing.commits.affect_all_rules();
         self.reload_reporting(config);
+        self.reload_metered(config);
         if let Some(identity) = &self.identity {
             identity.reread();
         }
@@ -442,6 +457,7 @@ impl Driver {
 
     /// Performs all effects of the machine that can be performed now.
     fn drain(&mut self) {
+        self.follow_link();
         loop {
             while let Some(effect) = self.machine.poll_effect() {
                 self.perform(effect);
@@ -547,7 +563,7 @@ impl Driver {
 
     /// Returns whether the outbox should still drain before shutdown.
     fn has_unsent_items(&self) -> bool {
-        self.machine.phase() == EdgePhase::Live && !self.machine.outbox_is_empty()
+        self.machine.phase() == EdgePhase::Live && !self.outbox_is_settled()
     }
 
     fn answer(&mut self, query: Query) {
@@ -559,7 +575,8 @@ impl Driver {
                 let _ = answer.send(Box::new(self.numbers()));
             }
             Query::Traffic(answer) => {
-                let _ = answer.send(self.reporting.traffic.meter.show());
+                let metered = self.show_metered();
+                let _ = answer.send(Traffic { metered, ..self.reporting.traffic.meter.show() });
             }
             Query::Verify(answer) => self.verify(answer),
             Query::Sync(answer) => self.sync_now(answer),

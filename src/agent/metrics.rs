@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::store::{EdgeStats, OutboxState, Writing};
+use edgesync_admin::agent::MeteredStatus;
 use edgesync_api::{MetricsWriter, families};
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus};
 use edgesync_protocol::change::RejectReason;
@@ -104,6 +105,8 @@ pub struct TrafficNumbers {
     pub today: u64,
     /// Daily limit of these bytes; `None` if not configured.
     pub budget: Option<u64>,
+    /// The metered link; `None` without limits for it.
+    pub metered: Option<MeteredStatus>,
 }
 
 /// The outbox.
@@ -293,7 +296,14 @@ fn write_sync(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
 }
 
 fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
-    let TrafficNumbers { frames, kinds, today, budget } = &numbers.traffic;
+    let TrafficNumbers { frames, kinds, today, budget, metered } = &numbers.traffic;
+    let budgets = metered.iter().flat_map(|metered| [("day", metered.day), ("month", metered.month)]);
+    let budgets = budgets.filter_map(|(period, budget)| {
+        let budget = budget?;
+        Some((period, budget.limit.saturating_sub(budget.used)))
+    });
+    let waiting = metered.as_ref().map(|metered| metered.waiting);
+    let waiting = waiting.map(|it| [("urgency", it.urgency), ("size", it.size), ("budget", it.budget)]);
     families! { out;
         Counter edgesync_agent_frames_total[direction, type] = frames.iter().map(Transferred::counted),
             "Frames by direction and type.";
@@ -309,6 +319,10 @@ fn write_traffic(numbers: &AgentNumbers, out: &mut MetricsWriter<'_>) {
             "Bytes of TCP in both directions since the day (UTC) began.";
         Gauge edgesync_agent_traffic_budget_bytes = *budget,
             "The daily traffic budget, if one is configured.";
+        Gauge edgesync_agent_metered_remaining_bytes[period] = budgets,
+            "Bytes left of the hard budgets of metered links.";
+        Gauge edgesync_agent_waiting_objects[reason] = waiting.into_iter().flatten(),
+            "Objects that wait for the metered link, by what they wait for.";
         Gauge edgesync_agent_certificate_end_seconds = numbers.certificate_end,
             "When the certificate of the node expires, as Unix time.";
     }

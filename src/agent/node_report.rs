@@ -23,7 +23,10 @@ use edgesync_store::durable::directory_of;
 mod address;
 mod conditions;
 
-pub(super) use conditions::{certificate_condition, disk_condition, store_condition, traffic_condition};
+pub(super) use address::{DEFAULT_ROUTE_PROBES, source};
+pub(super) use conditions::{
+    certificate_condition, disk_condition, metered_condition, store_condition, traffic_condition,
+};
 
 /// Upper bound of the free space below which a disk is under pressure; a tenth of the disk if that
 /// is less.

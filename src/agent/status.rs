@@ -183,7 +183,9 @@ mod tests {
                     }
                     Query::Traffic(answer) => drop(answer.send(samples::traffic())),
                     Query::Verify(answer) => drop(answer.send(samples::verification().cloud)),
-                    Query::Sync(answer) => drop(answer.send(SyncStarted { was_connected: false })),
+                    Query::Sync(answer) => {
+                        drop(answer.send(SyncStarted { was_connected: false, spent_until: None }));
+                    }
                     Query::Numbers(answer) => {
                         let mut numbers = AgentNumbers::default();
                         numbers.objects.held = 7;

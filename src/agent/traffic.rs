@@ -19,9 +19,11 @@ use edgesync_protocol::frame::{Received, Up};
 use edgesync_transport::link;
 
 mod budget;
+mod hard;
 mod persisted;
 
 pub(super) use budget::{Budget, BudgetState};
+pub(super) use hard::{HardBudgets, Limits, Reservation};
 
 /// The labels of messages: the frames of the protocol and [`OTHERS`].
 static FRAMES: LazyLock<Vec<&str>> =
@@ -168,6 +170,7 @@ impl Meter {
                 since: Timestamp::from_second(self.since).unwrap_or_default().to_string(),
                 span: self.show_span(|counts| counts.total),
             },
+            metered: None,
         }
     }
 

@@ -39,6 +39,11 @@ fn evaluate(status: &AgentStatus) -> Finding {
         let since = sync.in_sync_since.as_deref().unwrap_or_default();
         return Finding::ok(format!("in sync with {} objects since {since}", status.objects.total));
     }
+    let waiting = status.metered.as_ref().map_or(0, |metered| metered.waiting.all());
+    if waiting > 0 && sync.pending == 0 {
+        let message = format!("{waiting} objects wait for the metered link");
+        return Finding::warning(message, "see 'edgesync traffic' for what they wait for");
+    }
     let (pending, unconfirmed) = (sync.pending, sync.unconfirmed);
     Finding::warning(
         format!("cloud side connected; {pending} objects pending, {unconfirmed} changes unconfirmed"),
@@ -79,6 +84,10 @@ mod tests {
         };
         ok(status(|_| {}), "in sync with 7 objects since t");
         warned(status(|s| s.sync.in_sync = false), "0 objects pending", "wait");
+        let is_waiting = |s: &mut AgentStatus| {
+            (s.sync.in_sync, s.metered) = (false, Some(samples::metered()));
+        };
+        warned(status(is_waiting), "16 objects wait for the metered link", "edgesync traffic");
         warned(status(|s| s.sync.held_back = 3), "3 removals held back", "confirm-deletions");
         warned(status(|s| s.rejected = vec![samples::rejected()]), "1 objects rejected", "edgesync status");
         failed(status(|s| s.cloud.state = "offline".to_owned()), "offline", "edgesync-cloud");

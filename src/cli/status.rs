@@ -11,6 +11,7 @@ use edgesync_cli::output::{age, cell, size};
 use edgesync_protocol::node::FILES_IN_EFFECT;
 
 use super::holds;
+use super::traffic::metered_link;
 
 /// Returns the summary of a status, with all problems.
 #[must_use]
@@ -76,6 +77,9 @@ pub fn summary(status: &AgentStatus) -> String {
         problems.push("local API: address in use".to_owned());
     }
     lines.push(("Traffic", format!("{} today", size(status.traffic.bytes_today))));
+    if let Some(metered) = &status.metered {
+        lines.push(("Metered link", metered_link(metered)));
+    }
     render(&lines, &problems)
 }
 
@@ -85,6 +89,13 @@ fn link(status: &AgentStatus, now: Timestamp, problems: &mut Vec<String>) -> Str
     let since = link.since.as_ref().map_or_else(String::new, |since| format!(" for {}", age(now, since)));
     if link.is_connected() {
         return format!("connected{since} to {}", link.broker);
+    }
+    let spent = status.metered.as_ref().is_some_and(|metered| metered.spent_until.is_some());
+    if let Some(at) = link.next_check_in.as_ref().and_then(|next| next.parse::<Timestamp>().ok())
+        && spent
+    {
+        let rest = age(at, &now.to_string());
+        return format!("away, the budget of the metered link is spent; next connection in {rest}");
     }
     if let (Some(next), Some(plan)) = (&link.next_check_in, &link.plan)
         && let Ok(at) = next.parse::<Timestamp>()
@@ -216,6 +227,21 @@ mod tests {
         ] {
             assert!(shown.contains(words), "{words}: {shown}");
         }
+    }
+
+    #[test]
+    fn spent_budget_of_a_metered_link_is_by_plan() {
+        let mut status = samples::status();
+        status.metered = Some(samples::metered());
+        status.link.state = LinkState::Disconnected;
+        status.link.next_check_in = Some("2999-01-01T00:00:00Z".to_owned());
+        let shown = summary(&status);
+        assert!(
+            shown.contains("away, the budget of the metered link is spent; next connection in "),
+            "{shown}"
+        );
+        assert!(shown.contains("Metered link:   yes (interface wwan0), 193.4 KiB of 200.0 KiB"), "{shown}");
+        assert!(!shown.contains("- no connection"), "{shown}");
     }
 
     /// A failed check was two problems: the condition of the Node, and the counts of the rules.

@@ -3,7 +3,9 @@
 
 use serde_json::Value;
 
-use edgesync_admin::agent::{Direction, FrameTraffic, KindTraffic, Traffic, TrafficSpan};
+use edgesync_admin::agent::{
+    BudgetStatus, Direction, FrameTraffic, KindTraffic, MeteredStatus, Traffic, TrafficSpan,
+};
 use edgesync_cli::output::{Table, cell, size};
 
 /// Formats the counts as tables.
@@ -22,7 +24,36 @@ pub(super) fn tables(traffic: &Traffic) -> String {
     out.push_str(&all_bytes(today, total));
     let (day, since) = (&traffic.day, &traffic.total.since);
     out.push_str(&format!("\nToday: {day} (UTC). Total since {since}.\n"));
+    if let Some(metered) = &traffic.metered {
+        out.push_str(&format!("\nMetered link: {}\n", metered_link(metered)));
+    }
     out
+}
+
+/// Describes the metered link: its class, its budgets, what waits and why, and until when.
+pub(super) fn metered_link(status: &MeteredStatus) -> String {
+    let MeteredStatus { metered, because, min_urgency, max_object, day, month, spent_until, waiting } =
+        status;
+    let mut parts =
+        vec![format!("{} ({})", if *metered { "yes" } else { "no" }, cell(&because.as_str().into()))];
+    for (budget, period) in [(day, "day"), (month, "month")] {
+        if let Some(BudgetStatus { limit, used }) = budget {
+            parts.push(format!("{} of {} used this {period}", size(*used), size(*limit)));
+        }
+    }
+    if let Some(until) = spent_until {
+        parts.push(format!("spent until {}", cell(&until.as_str().into())));
+    }
+    let least = format!("for urgency {}", min_urgency.as_str());
+    let most = max_object.map_or_else(String::new, |most| format!("for size {}", size(most)));
+    for (count, why) in
+        [(waiting.budget, "for the budget"), (waiting.urgency, least.as_str()), (waiting.size, most.as_str())]
+    {
+        if count > 0 {
+            parts.push(format!("{count} waiting {why}"));
+        }
+    }
+    parts.join(", ")
 }
 
 struct Row {
@@ -102,6 +133,15 @@ mqtt overhead   488.2 KiB   4.8 MiB
 Today: 2026-11-21 (UTC). Total since 2026-11-01T00:00:00Z.
 ";
         assert_eq!(tables(&samples::traffic()), expected);
+    }
+
+    #[test]
+    fn metered_link_shows_its_budgets_and_what_waits() {
+        let traffic = Traffic { metered: Some(samples::metered()), ..samples::traffic() };
+        let expected = "\nMetered link: yes (interface wwan0), 193.4 KiB of 200.0 KiB used this day, \
+                        spent until 2027-11-21T10:00:00Z, 12 waiting for the budget, \
+                        3 waiting for urgency normal, 1 waiting for size 64.0 KiB\n";
+        assert!(tables(&traffic).ends_with(expected), "{}", tables(&traffic));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use edgesync::agent::metrics::{
     OutboxNumbers, Rejections, SessionNumbers, StoreNumbers, TrafficNumbers, Transferred,
 };
 use edgesync::store::{EdgeStats, OutboxState, Writing};
+use edgesync_admin::agent::{BudgetStatus, MeteredStatus, WaitingForLink};
 use edgesync_api::{Limits, MetricsWriter};
 use edgesync_broker::BrokerTraffic;
 use edgesync_cloud_store::EffectCounts;
@@ -19,6 +20,7 @@ use edgesync_fleet::metrics::{
     self as cloud, BodyNumbers, CloudNumbers, ClusterNumbers, NodeNumbers, PatchNumbers, RolloutNumbers,
 };
 use edgesync_kubeedge::{BridgeCounters, BridgeStatus, DynamicController};
+use edgesync_object::urgency::Urgency;
 use edgesync_protocol::change::RejectReason;
 use edgesync_protocol::cloud::CloudCounters;
 use edgesync_protocol::edge::{EdgeCounters, EdgePhase, OutboxMarks};
@@ -178,6 +180,16 @@ fn agent_numbers() -> AgentNumbers {
             kinds: transferred("ConfigMap", 540),
             today: 560,
             budget: Some(561),
+            metered: Some(MeteredStatus {
+                metered: true,
+                because: "configuration".into(),
+                min_urgency: Urgency::Normal,
+                max_object: Some(562),
+                day: Some(BudgetStatus { limit: 1126, used: 563 }),
+                month: Some(BudgetStatus { limit: 1130, used: 565 }),
+                spent_until: None,
+                waiting: WaitingForLink { urgency: 567, size: 568, budget: 569 },
+            }),
         },
         certificate_end: Some(2_000_000_000),
         outbox: OutboxNumbers {
@@ -268,6 +280,7 @@ fn cloud_numbers() -> CloudNumbers {
         pending: 823,
         rejected: 824,
         held_back: 825,
+        waiting_for_link: 829,
         files: EffectCounts { in_effect: 826, not_in_effect: 827, conflicts: 828, waiting: 1 },
         round_trip: Some(Duration::from_millis(40)),
         lease_age: Some(Duration::from_secs(3)),

@@ -438,7 +438,7 @@ async fn next_report(cloud: &mut Forger) -> Report {
     loop {
         match reported(cloud).await {
             Up::Report(report) if report.to > report.from || !report.rejected.is_empty() => return report,
-            Up::Report(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) => {}
+            Up::Report(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) | Up::Credit(_) => {}
             other => panic!("{} instead of Report", other.name()),
         }
     }

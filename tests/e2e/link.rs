@@ -314,6 +314,7 @@ fn silent_after_welcome() -> (ScriptedBroker, mpsc::Receiver<&'static str>) {
                     held: 0,
                     register: true,
                     features: Vec::new(),
+                    waiting: Default::default(),
                 };
                 peer.publish(&topics.down(NODE), &Down::Welcome(welcome).encode(usize::MAX).unwrap(), 1);
             }

@@ -25,6 +25,7 @@ mod kubectl_write;
 mod kubeedge;
 mod large;
 mod link;
+mod metered;
 mod network;
 mod network_kubeedge;
 mod nodes;

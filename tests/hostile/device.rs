@@ -144,6 +144,7 @@ async fn node_supplied_text_forges_no_log_lines() {
         partial: None,
         patches: false,
         lease: None,
+        metered: None,
     };
     forger.send(&up, &Up::Hello(hello).encode(1024).unwrap()).await;
     forger.receive().await;

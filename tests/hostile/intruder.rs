@@ -138,6 +138,7 @@ fn hello(session: &str, count: u64) -> Vec<u8> {
         partial: None,
         patches: false,
         lease: None,
+        metered: None,
     };
     Up::Hello(hello).encode(1024).unwrap()
 }

@@ -14,15 +14,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{Budget, ObjectRef, Resource, ResourceVersion, Scope};
 use edgesync_protocol::body::Body;
 use edgesync_protocol::change::{Change, RejectReason, Rejected};
 use edgesync_protocol::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest};
 use edgesync_protocol::frame::{
-    Confirm, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory, InventoryRequest,
-    Item, Lease, ObjectsText, Part, PartialMessage, Received, Report, Up, Upload, UploadConfirm, Welcome,
+    Confirm, Credit, DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Down, Hello, HelloRequest, Inventory,
+    InventoryRequest, Item, Lease, ObjectsText, Part, PartialMessage, Received, Report, Up, Upload,
+    UploadConfirm, Welcome,
 };
 use edgesync_protocol::message::{MessageText, Outgoing};
+use edgesync_protocol::metered::{MeteredLink, Waiting};
 use edgesync_protocol::node::NodeReport;
 use edgesync_protocol::patch::{PatchProblem, Unpatched};
 use edgesync_protocol::renewal::{CheckIn, CheckInReason, Feature, LeaseTerms, Renew, Stay};
@@ -141,6 +144,7 @@ fn up() -> Vec<Up> {
                 received: 47616,
             })),
             lease: Some(LeaseTerms { seconds: 40, acquired: 1_795_237_935_165_062 }),
+            metered: Some(MeteredLink { urgency: Urgency::High, size: Some(65_536), credit: Some(0) }),
         }),
         Up::Report(report()),
         Up::Inventory(Inventory { session: session(), page: 1, buckets, more: true, objects: vec![item()] }),
@@ -152,6 +156,7 @@ fn up() -> Vec<Up> {
             check_in: Some(CheckIn { within: 21_610, reason: CheckInReason::Interval }),
         }),
         Up::Renew(Renew { session: session() }),
+        Up::Credit(Credit { session: session(), bytes: 26_112, receipt: 9 }),
         Up::Upload(Upload {
             session: session(),
             outbox: OUTBOX.into(),
@@ -194,7 +199,8 @@ fn down() -> Vec<Down> {
             pending: 2,
             held: 1,
             register: true,
-            features: vec![Feature::Renew, Feature::CheckIn],
+            features: vec![Feature::Renew, Feature::CheckIn, Feature::Metered],
+            waiting: Waiting { urgency: 3, size: 1, credit: 12 },
         }),
         Down::Objects(ObjectsText {
             session: session(),
@@ -212,7 +218,14 @@ fn down() -> Vec<Down> {
             digest: Some(MESSAGE),
             object: None,
         }),
-        Down::Confirm(Confirm { session: session(), revision: 5, pending: 2, held: 1 }),
+        Down::Confirm(Confirm {
+            session: session(),
+            revision: 5,
+            pending: 2,
+            held: 1,
+            waiting: Waiting { urgency: 3, size: 1, credit: 12 },
+            receipt: 9,
+        }),
         Down::InventoryRequest(InventoryRequest { session: session(), buckets }),
         Down::HelloRequest(HelloRequest {
             session: session(),
@@ -325,8 +338,18 @@ fn todays_frames_have_every_field_of_older_versions() {
 }
 
 /// Words of enumerations that a later version may extend.
-const WORDS: [&str; 9] =
-    ["TooLarge", "OtherBase", "Recreated", "Namespaced", "False", "status", "update", "interval", "checkIn"];
+const WORDS: [&str; 10] = [
+    "TooLarge",
+    "OtherBase",
+    "Recreated",
+    "Namespaced",
+    "False",
+    "status",
+    "update",
+    "interval",
+    "checkIn",
+    "high",
+];
 
 /// Adds unknown fields to each object of a frame and replaces words with unknown ones, as `choose`
 /// decides. Objects, statuses and Events belong to Kubernetes and stay unchanged.

@@ -338,6 +338,7 @@ async fn a_confirmation_overtakes_a_read_after_a_power_cut() {
         held: 0,
         register: false,
         features: Vec::new(),
+        waiting: Default::default(),
     };
     machine.received(NOW, Received::Welcome(welcome), 0);
     let (session, changes) = (hello.session.clone(), vec![put(100, 3)]);

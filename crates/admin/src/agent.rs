@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::{Answer, nullable};
 use edgesync_object::ObjectRef;
+use edgesync_object::urgency::Urgency;
 
 pub use files::{FilesCheck, FilesHold, FilesList, FilesObject, FilesRule, FilesState, FilesWait, RulePlan};
 pub use kubeedge::{BridgeCounts, BridgeLease, BridgeNode, CloudCoreStatus, Round, VerifiedRound};
@@ -34,6 +35,9 @@ pub struct AgentStatus {
     pub outbox: BTreeMap<String, LaneStatus>,
     pub conditions: Vec<Condition>,
     pub traffic: TrafficToday,
+    /// Limits for metered links; absent if none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metered: Option<MeteredStatus>,
     pub objects: ObjectCounts,
     pub store: StoreStatus,
     pub limits_hit: LimitsHit,
@@ -117,6 +121,9 @@ pub struct LinkStatus {
 pub struct SyncStarted {
     /// Whether the node was connected already.
     pub was_connected: bool,
+    /// Time until which the budget of the metered link is spent: the node does not connect before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spent_until: Option<String>,
 }
 
 impl Answer for SyncStarted {
@@ -213,6 +220,58 @@ pub struct TrafficToday {
     #[serde(deserialize_with = "nullable")]
     pub daily_budget: Option<u64>,
     pub budget_spent: bool,
+}
+
+/// The metered link: its limits, what they have cost, and what waits. Absent without limits for
+/// metered links.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MeteredStatus {
+    /// Whether the current link is metered, or the last one.
+    pub metered: bool,
+    /// What decides: the configuration, an interface or NetworkManager.
+    pub because: String,
+    /// Lowest urgency of objects that may come.
+    pub min_urgency: Urgency,
+    /// Largest object that may come, in bytes.
+    #[serde(deserialize_with = "nullable")]
+    pub max_object: Option<u64>,
+    /// The budgets; absent ones are not configured.
+    #[serde(deserialize_with = "nullable")]
+    pub day: Option<BudgetStatus>,
+    #[serde(deserialize_with = "nullable")]
+    pub month: Option<BudgetStatus>,
+    /// Time until which a budget is spent and the node stays disconnected.
+    #[serde(deserialize_with = "nullable")]
+    pub spent_until: Option<String>,
+    /// Objects that wait, as the cloud side said last.
+    pub waiting: WaitingForLink,
+}
+
+/// A hard budget of bytes on the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetStatus {
+    pub limit: u64,
+    pub used: u64,
+}
+
+/// Numbers of objects that wait for a metered link, by what they wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingForLink {
+    /// Objects below the urgency that may come.
+    pub urgency: u64,
+    /// Objects above the size that may come.
+    pub size: u64,
+    /// Objects and removals for which the budget does not suffice now.
+    pub budget: u64,
+}
+
+impl WaitingForLink {
+    /// Returns the number of all of them.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.urgency.saturating_add(self.size).saturating_add(self.budget)
+    }
 }
 
 /// Numbers of held objects.

@@ -5,8 +5,8 @@ mod agent;
 mod cloud;
 
 pub use agent::{
-    check_report, files, files_check, files_summary, full_status, rejected, seal, status, traffic,
-    verification,
+    check_report, files, files_check, files_summary, full_status, metered, rejected, seal, status, traffic,
+    verification, waiting_for_link,
 };
 pub use cloud::{
     fleet_history, full_node, joined_node, label_keys, label_values, new_token, node_history, node_list,

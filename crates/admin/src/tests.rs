@@ -129,6 +129,7 @@ fn every_missing_key_of_a_served_node_is_an_error() {
         "heldBackObjects",
         "objectsNotInEffect",
         "nextCheckIn",
+        "waitingForLink",
     ];
     let full = serde_json::to_value(samples::full_node()).unwrap();
     let mut count = 0;

@@ -14,6 +14,7 @@ use super::{CloudError, Shared};
 use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::node_labels::NODE_LABELS_ANNOTATION;
 use edgesync_object::objectsync::is_placement;
+use edgesync_object::urgency::URGENCY_ANNOTATION;
 use edgesync_object::{Object, Resource, ResourceVersion};
 use edgesync_placement::{
     DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, STAY_ANNOTATION, Summary, concerns,
@@ -96,12 +97,14 @@ struct Metadata<'a> {
     annotations: Option<Annotations<'a>>,
 }
 
-/// [`NODES_ANNOTATION`], [`NODE_LABELS_ANNOTATION`], [`DELETIONS_CONFIRMED_ANNOTATION`],
-/// [`STAY_ANNOTATION`] and [`FILE_RULES_ANNOTATION`].
+/// [`NODES_ANNOTATION`], [`URGENCY_ANNOTATION`], [`NODE_LABELS_ANNOTATION`],
+/// [`DELETIONS_CONFIRMED_ANNOTATION`], [`STAY_ANNOTATION`] and [`FILE_RULES_ANNOTATION`].
 #[derive(Deserialize)]
 struct Annotations<'a> {
     #[serde(rename = "edgesync.io/nodes", borrow)]
     nodes: Option<Cow<'a, str>>,
+    #[serde(rename = "edgesync.io/urgency", borrow)]
+    urgency: Option<Cow<'a, str>>,
     #[serde(rename = "edgesync.io/node-labels", borrow)]
     node_labels: Option<Cow<'a, str>>,
     #[serde(rename = "edgesync.io/deletions-confirmed", borrow)]
@@ -135,9 +138,10 @@ impl Head<'_> {
         if let Some(labels) = labels {
             object.set_metadata("labels", Value::Object(labels));
         }
-        if let Some(Annotations { nodes, node_labels, confirmed, stay, file_rules }) = annotations {
+        if let Some(Annotations { nodes, urgency, node_labels, confirmed, stay, file_rules }) = annotations {
             let read = [
                 (NODES_ANNOTATION, nodes),
+                (URGENCY_ANNOTATION, urgency),
                 (NODE_LABELS_ANNOTATION, node_labels),
                 (DELETIONS_CONFIRMED_ANNOTATION, confirmed),
                 (STAY_ANNOTATION, stay),
@@ -169,7 +173,7 @@ mod tests {
             (
                 "cm",
                 json!({"metadata": {"name": "a\"ä", "uid": "u", "labels": {"x": "y", "edgesync.io/node": "e1"},
-                    "annotations": {"other": "z", NODES_ANNOTATION: "e2, e3"}, "managedFields": [{"a": [1]}]}}),
+                    "annotations": {"other": "z", NODES_ANNOTATION: "e2, e3", URGENCY_ANNOTATION: "high"}, "managedFields": [{"a": [1]}]}}),
             ),
             (
                 "pods",

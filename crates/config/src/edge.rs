@@ -8,9 +8,11 @@ use std::time::Duration;
 use super::binding::Keys;
 use super::files::hidden_from_helper;
 use super::host::host_name;
+use super::metered::{URGENCIES, check_interface};
 use super::units::{self, GIB, KIB, MIB, TIB, hours, minutes, seconds};
-use super::{ConnectPlan, Files, JoinUrl, KubeEdge, Link, LinkType, Log, Review, Settings};
+use super::{ConnectPlan, Files, JoinUrl, KubeEdge, Link, LinkType, Log, Metered, Review, Settings};
 use crate::section;
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{name, node_labels};
 
 /// Configuration of the agent.
@@ -146,11 +148,27 @@ section! {
 }
 
 section! {
-    /// Budget for traffic to the cloud.
+    /// Budgets for traffic to the cloud, and limits for metered links.
     #[derive(Eq)]
     pub struct Traffic in "traffic";
     /// Maximum bytes in both directions per day (UTC); `None` for no limit.
     daily_budget: Option<u64> = None, live units::size_or_never(daily_budget, 100 * KIB..=TIB);
+    /// How the agent decides whether its link is metered.
+    metered: Metered = Metered::Auto, live units::choice(metered, Metered::WORDS);
+    /// Interfaces that are metered: names, or begins of names with `*` after them.
+    metered_interfaces: Vec<String> = vec!["wwan*".to_owned(), "ppp*".to_owned()],
+        live units::words(metered_interfaces, INTERFACES, check_interface);
+    /// Maximum bytes on a metered line in both directions per day (UTC); `None` for no limit.
+    metered_daily_budget: Option<u64> = None, live units::size_or_never(metered_daily_budget, 100 * KIB..=TIB);
+    /// The same per month.
+    metered_monthly_budget: Option<u64> = None, live units::size_or_never(metered_monthly_budget, 100 * KIB..=TIB);
+    /// Lowest urgency of objects that may come over a metered link.
+    metered_min_urgency: Urgency = Urgency::Low, live units::choice(metered_min_urgency, URGENCIES);
+    /// Maximum size of objects that may come over a metered link, in bytes of JSON.
+    metered_max_object: Option<u64> = None, live units::size_or_never(metered_max_object, KIB..=64 * MIB);
+    /// Minimum interval between renewals of the Lease on a metered link.
+    metered_lease_interval: Duration = seconds(1),
+        live units::duration(metered_lease_interval, seconds(1)..=hours(1));
 }
 
 section! {
@@ -189,6 +207,7 @@ section! {
 
 const JOIN_SERVICE: &str = "the address of a join service such as \"https://cloud.example:10002\", or \"\"";
 const KINDS: &str = "a list of kinds such as [\"secrets\", \"widgets.example.com\"]";
+const INTERFACES: &str = "a list of interfaces such as [\"wwan*\", \"ppp0\"]";
 const WHY_LOOPBACK: &str =
     "the local API has no TLS and listens on loopback only; use a tunnel such as ssh -L";
 
@@ -311,6 +330,12 @@ impl Settings for Config {
                     let message = "link.connect: a CloudCore knows no planned absences; use \"always\"";
                     review.conflict(&["link.connect"], message);
                 }
+                if self.traffic.has_metered_limits() {
+                    review.warn(
+                        "the limits of [traffic] for metered links are not used: a CloudCore keeps to none"
+                            .to_owned(),
+                    );
+                }
                 self.link.check_waits(review);
                 self.kubeedge.check(self.identity.directory.is_some(), review);
             }
@@ -333,6 +358,18 @@ impl Settings for Config {
                 review.conflict(&[low.0, high.0], message);
             }
         }
+    }
+}
+
+impl Traffic {
+    /// Returns whether anything is limited on metered links.
+    #[must_use]
+    pub fn has_metered_limits(&self) -> bool {
+        let is_budget = self.metered_daily_budget.is_some() || self.metered_monthly_budget.is_some();
+        is_budget
+            || self.metered_min_urgency != Urgency::Low
+            || self.metered_max_object.is_some()
+            || self.metered_lease_interval > seconds(1)
     }
 }
 

@@ -29,7 +29,8 @@ use jiff::Timestamp;
 use absence::Absence;
 pub(crate) use absence::{MissedCheckIn, ShownAbsence};
 pub use conditions::Counts;
-use conditions::{SyncCondition, SyncState};
+use conditions::SyncCondition;
+pub(super) use conditions::SyncState;
 use edgesync_object::NodeName;
 use edgesync_protocol::node::Condition;
 use edgesync_protocol::renewal::CheckIn;
@@ -264,20 +265,11 @@ impl NodeLifecycle {
 
     /// Updates the sync state of a node. A change is published once it is steady. Of changed
     /// numbers only that of held-back removals is published, because an operator confirms it.
-    pub(super) fn in_sync(
-        &mut self,
-        now: Now,
-        node: &NodeName,
-        in_sync: bool,
-        pending: u64,
-        rejected: u64,
-        held: u64,
-    ) {
+    pub(super) fn in_sync(&mut self, now: Now, node: &NodeName, state: SyncState) {
         let Some((name, liveness)) = self.nodes.get_key_value(node) else { return };
         if !matches!(liveness.life, Life::Welcomed | Life::Renewed) {
             return;
         }
-        let state = SyncState { in_sync, pending, rejected, held };
         let name = name.clone();
         let Some(liveness) = self.nodes.get_mut(&name) else { return };
         let Some(sync) = &mut liveness.sync else {

@@ -151,6 +151,8 @@ pub struct Totals {
     pub rejected: u64,
     /// Removals held back until an operator confirms them.
     pub held_back: u64,
+    /// Objects that wait for the link of their node.
+    pub waiting_for_link: u64,
     /// Objects under rules for files, by their state of effect.
     pub files: EffectCounts,
     /// Counters of the nodes' machines, including those of removed nodes.
@@ -181,6 +183,8 @@ pub struct NodeNumbers {
     pub rejected: u64,
     /// Removals held back until an operator confirms them.
     pub held_back: u64,
+    /// Objects that wait for the link of their node.
+    pub waiting_for_link: u64,
     /// Objects under rules for files, by their state of effect.
     pub files: EffectCounts,
     /// Usual time from sending an object to its report.
@@ -196,8 +200,18 @@ pub struct NodeNumbers {
 }
 
 /// States of nodes, so that each has a value even without a node in it.
-const STATES: [&str; 9] =
-    ["offline", "connecting", "repairing", "syncing", "held back", "live", "in sync", "away", "overdue"];
+const STATES: [&str; 10] = [
+    "offline",
+    "connecting",
+    "repairing",
+    "syncing",
+    "waiting",
+    "held back",
+    "live",
+    "in sync",
+    "away",
+    "overdue",
+];
 
 impl Totals {
     /// Adds a node to the sums.
@@ -212,6 +226,7 @@ impl Totals {
         self.pending += node.pending;
         self.rejected += node.rejected;
         self.held_back += node.held_back;
+        self.waiting_for_link += node.waiting_for_link;
         self.files.in_effect += node.files.in_effect;
         self.files.not_in_effect += node.files.not_in_effect;
         self.files.conflicts += node.files.conflicts;
@@ -328,6 +343,8 @@ fn write_sync(numbers: &CloudNumbers, out: &mut MetricsWriter<'_>) {
         Gauge edgesync_cloud_pending_objects = nodes.pending, "Objects still to be sent or removed.";
         Gauge edgesync_cloud_rejected_objects = nodes.rejected, "Objects that nodes currently reject.";
         Gauge edgesync_cloud_held_back_objects = nodes.held_back, "Removals held back until confirmed.";
+        Gauge edgesync_cloud_waiting_objects = nodes.waiting_for_link,
+            "Objects that wait for the metered link of their node.";
         Gauge edgesync_cloud_file_objects[state] = [
             ("in_effect", nodes.files.in_effect),
             ("not_in_effect", nodes.files.not_in_effect),
@@ -399,6 +416,8 @@ fn write_each(nodes: &[NodeNumbers], out: &mut MetricsWriter<'_>) {
             "Objects that the node currently rejects.";
         Gauge edgesync_cloud_node_held_back_objects[node] = each(nodes, |node| node.held_back),
             "Removals held back until confirmed.";
+        Gauge edgesync_cloud_node_waiting_objects[node] = each(nodes, |node| node.waiting_for_link),
+            "Objects that wait for the metered link of the node.";
         Gauge edgesync_cloud_node_file_objects_in_effect[node] = each(nodes, |node| node.files.in_effect),
             "Objects selected by file rules on the node, and in effect.";
         Gauge edgesync_cloud_node_file_objects_not_in_effect[node] =

@@ -252,7 +252,7 @@ impl Bridge {
                 self.uploads.upload(&mut self.outbound, upload);
             }
             // The bridge never requests an inventory, nor does it offer short renewals.
-            Up::Inventory(_) | Up::Renew(_) => {}
+            Up::Inventory(_) | Up::Renew(_) | Up::Credit(_) => {}
         }
         self.advance();
     }
@@ -301,6 +301,7 @@ impl Bridge {
             held: 0,
             register,
             features: Vec::new(),
+            waiting: Default::default(),
         }));
         self.phase = Phase::Live;
         for text in std::mem::take(&mut self.early) {
@@ -507,7 +508,8 @@ impl Bridge {
         self.confirmed_revision = self.confirmed_revision.max(report.to);
         self.pending = self.count_pending();
         let session = report.session.clone();
-        let confirm = Confirm { session, revision: report.to, pending: self.pending, held: 0 };
+        let confirm =
+            Confirm { session, revision: report.to, pending: self.pending, held: 0, ..Confirm::default() };
         self.outbound.frames.push_back(Received::Confirm(confirm));
     }
 
@@ -528,7 +530,8 @@ impl Bridge {
             return;
         }
         self.pending = pending;
-        let confirm = Confirm { session, revision: self.confirmed_revision, pending, held: 0 };
+        let confirm =
+            Confirm { session, revision: self.confirmed_revision, pending, held: 0, ..Confirm::default() };
         self.outbound.frames.push_back(Received::Confirm(confirm));
     }
 

@@ -1,11 +1,53 @@
-//! The annotation by which a change of an object asks to take effect outside of windows.
+//! The annotation that says how urgent an object is: in which order nodes receive it, and whether
+//! it takes effect outside of windows.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The annotation. Only the value [`OVERRIDE_WINDOW`] has a meaning.
+/// The annotation. Its values are `high`, `normal`, `low`, and [`OVERRIDE_WINDOW`].
 pub const URGENCY_ANNOTATION: &str = "edgesync.io/urgency";
-/// Value for a change that takes effect outside of the windows of file rules that permit it.
+/// Value for an object of high urgency, a change of which takes effect outside of the windows of
+/// file rules that permit it.
 pub const OVERRIDE_WINDOW: &str = "override-window";
+
+/// The urgency of an object: nodes receive more urgent objects first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Urgency {
+    /// After all others.
+    Low,
+    /// The urgency of objects without the annotation, or with another value.
+    #[default]
+    Normal,
+    /// Before all others. Stands for the words of later versions, too.
+    #[serde(other)]
+    High,
+}
+
+impl Urgency {
+    /// All values, the most urgent first.
+    pub const ALL: [Self; 3] = [Self::High, Self::Normal, Self::Low];
+
+    /// Returns the urgency that the value of [`URGENCY_ANNOTATION`] means.
+    #[must_use]
+    pub fn of_annotation(value: Option<&str>) -> Self {
+        match value {
+            Some("high" | OVERRIDE_WINDOW) => Self::High,
+            Some("low") => Self::Low,
+            _ => Self::Normal,
+        }
+    }
+
+    /// Returns the word of the annotation.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+        }
+    }
+}
 
 /// Returns the JSON text of an object with the annotation set to [`OVERRIDE_WINDOW`].
 ///
@@ -29,6 +71,20 @@ pub fn override_windows(text: &str) -> serde_json::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unknown_values_are_normal_and_unknown_words_of_frames_high() {
+        for urgency in Urgency::ALL {
+            assert_eq!(Urgency::of_annotation(Some(urgency.as_str())), urgency);
+            assert_eq!(serde_json::to_value(urgency).unwrap(), urgency.as_str());
+        }
+        assert!(Urgency::ALL.is_sorted_by(|one, other| one > other));
+        assert_eq!(Urgency::of_annotation(Some(OVERRIDE_WINDOW)), Urgency::High);
+        for value in [None, Some("none"), Some("HIGH"), Some("")] {
+            assert_eq!(Urgency::of_annotation(value), Urgency::Normal, "{value:?}");
+        }
+        assert_eq!(serde_json::from_str::<Urgency>("\"critical\"").unwrap(), Urgency::High);
+    }
 
     #[test]
     fn annotation_is_added_and_nothing_else_changes() {

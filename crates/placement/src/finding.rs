@@ -78,6 +78,7 @@ mod tests {
             references: BTreeSet::new(),
             rule: None,
             size: 0,
+            urgency: Default::default(),
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 
 use super::{Summary, Uid};
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion, Target};
 
 /// A placed object. Its labels are not stored: they are matched against the rules when the object
@@ -27,6 +28,8 @@ pub struct Placed {
     pub resource: Arc<Resource>,
     /// Length of its JSON text in bytes; zero if not counted.
     pub size: usize,
+    /// Its urgency.
+    pub urgency: Urgency,
 }
 
 /// Number of an object while it is in the index.
@@ -43,11 +46,41 @@ pub(super) struct Slot {
     form: Form,
     /// Number of the pair of kind and namespace.
     words: u32,
-    size: u32,
+    weight: Weight,
     /// Number of the set of rules that select it.
     pub(super) rules: u32,
     /// Number of the set of nodes that it names.
     pub(super) nodes: u32,
+}
+
+/// Size and urgency of an object in four bytes: a million objects are stored.
+#[derive(Clone, Copy, Debug)]
+struct Weight(u32);
+
+impl Weight {
+    /// The bits of the size. No object is as large.
+    const SIZE: u32 = u32::MAX >> 2;
+
+    fn new(size: usize, urgency: Urgency) -> Self {
+        let urgency = match urgency {
+            Urgency::Normal => 0,
+            Urgency::Low => 1,
+            Urgency::High => 2,
+        };
+        Self(u32::try_from(size).unwrap_or(u32::MAX).min(Self::SIZE) | urgency << 30)
+    }
+
+    fn size(self) -> usize {
+        (self.0 & Self::SIZE) as usize
+    }
+
+    fn urgency(self) -> Urgency {
+        match self.0 >> 30 {
+            0 => Urgency::Normal,
+            1 => Urgency::Low,
+            _ => Urgency::High,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -218,8 +251,8 @@ impl Slots {
     pub(super) fn insert(&mut self, object: &Summary, shared: bool, rules: u32, nodes: u32) -> Option<Id> {
         let words = self.words_of(&object.resource, &object.namespace)?;
         let form = text(&object.uid, object.version.as_str(), &object.name)?;
-        let size = u32::try_from(object.size).unwrap_or(u32::MAX);
-        let mut slot = Slot { form, words, size, rules, nodes };
+        let weight = Weight::new(object.size, object.urgency);
+        let mut slot = Slot { form, words, weight, rules, nodes };
         if shared {
             slot.form = Form::Whole(self.whole(&slot)?);
         }
@@ -286,7 +319,8 @@ impl Slots {
             version: slot.version(),
             object: Arc::new(object),
             resource: resource.clone(),
-            size: slot.size as usize,
+            size: slot.weight.size(),
+            urgency: slot.weight.urgency(),
         }))
     }
 

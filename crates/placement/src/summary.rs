@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::node_labels::{NodeLabels, has_reported};
 use edgesync_object::objectsync::{is_placeable, is_placement};
+use edgesync_object::urgency::{URGENCY_ANNOTATION, Urgency};
 use edgesync_object::{Labels, NodeName, Object, Reference, Resource, ResourceVersion, pod_references};
 
 /// Label that places an object on one node: its value is the node's name.
@@ -48,6 +49,8 @@ pub struct Summary {
     pub rule: Option<Arc<RuleText>>,
     /// Length of its JSON text in bytes; zero if not counted.
     pub size: usize,
+    /// Its urgency, see [`URGENCY_ANNOTATION`].
+    pub urgency: Urgency,
 }
 
 /// The nodes that an object names, by the way in which it does so. Invalid names are ignored.
@@ -179,6 +182,7 @@ impl Summary {
             rule: RuleText::of(object, &resource).map(Arc::new),
             resource,
             size: 0,
+            urgency: urgency(object),
         }
     }
 
@@ -217,6 +221,12 @@ impl Summary {
         let claimed = claimed.map(|(key, value)| (key.clone(), value.clone()));
         self.labels.clone().into_iter().chain(claimed).collect()
     }
+}
+
+fn urgency(object: &Object) -> Urgency {
+    let annotations = object.metadata().and_then(|metadata| metadata.get("annotations"));
+    let value = annotations.and_then(|annotations| annotations.get(URGENCY_ANNOTATION));
+    Urgency::of_annotation(value.and_then(Value::as_str))
 }
 
 fn is_node(resource: &Resource) -> bool {
@@ -283,6 +293,17 @@ mod tests {
         );
         assert_eq!(map.nodes.all().into_iter().map(|n| &**n).collect::<Vec<_>>(), ["a", "b", "c.d"]);
         assert!(summary("cm", json!({"spec": {"nodeName": "x"}})).nodes.all().is_empty());
+    }
+
+    #[test]
+    fn annotation_decides_the_urgency() {
+        let urgency =
+            |annotations: Value| summary("cm", json!({"metadata": {"annotations": annotations}})).urgency;
+        assert_eq!(urgency(json!({URGENCY_ANNOTATION: "high"})), Urgency::High);
+        assert_eq!(urgency(json!({URGENCY_ANNOTATION: "low"})), Urgency::Low);
+        for other in [json!({URGENCY_ANNOTATION: 7}), json!("none"), json!({}), Value::Null] {
+            assert_eq!(urgency(other), Urgency::Normal);
+        }
     }
 
     #[test]

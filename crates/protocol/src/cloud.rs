@@ -19,6 +19,7 @@ mod fuzz;
 mod guard;
 mod ingest;
 mod ledger;
+mod metered;
 mod output;
 mod pacing;
 mod parts;
@@ -62,6 +63,7 @@ use deliveries::Deliveries;
 use guard::Guard;
 use ingest::Ingest;
 use ledger::Ledger;
+use metered::Metered;
 use output::Output;
 use pacing::ConnectionPacer;
 use queue::Queue;
@@ -141,7 +143,7 @@ struct Settings {
 /// - The operator: [`confirm_deletions`](Self::confirm_deletions), [`held`](Self::held),
 ///   [`refused`](Self::refused).
 /// - The state: [`phase`](Self::phase), [`in_sync`](Self::in_sync), [`pending`](Self::pending),
-///   [`stands_with`](Self::stands_with), [`counters`](Self::counters).
+///   [`waiting`](Self::waiting), [`stands_with`](Self::stands_with), [`counters`](Self::counters).
 ///
 /// # Limits
 ///
@@ -209,6 +211,7 @@ struct Settings {
 /// #     partial: None,
 /// #     patches: false,
 /// #     lease: None,
+/// #     metered: None,
 ///     // …
 /// };
 /// cloud.received(now, Up::Hello(hello), &Nothing);
@@ -237,6 +240,7 @@ pub struct CloudMachine {
     ingest: Ingest,
     output: Output,
     lease: LeaseSession,
+    metered: Metered,
     /// The arrival time of the node's last Hello, report or page.
     last_received: Now,
     counters: CloudCounters,
@@ -270,6 +274,7 @@ impl CloudMachine {
             ingest: Ingest::default(),
             output: Output::default(),
             lease: LeaseSession::default(),
+            metered: Metered::default(),
             last_received: Now::ZERO,
             counters: CloudCounters::default(),
         }
@@ -301,6 +306,7 @@ impl CloudMachine {
             Up::Lease(lease) => self.lease(lease),
             Up::Upload(upload) => self.upload(upload),
             Up::Renew(renew) => self.renew(renew),
+            Up::Credit(credit) => self.credit(credit),
         }
     }
 
@@ -349,6 +355,7 @@ impl CloudMachine {
     }
 
     fn end_session(&mut self) {
+        self.end_metered();
         self.lease = LeaseSession::default();
         self.pacer.end_session();
         self.view.end_session();
@@ -413,7 +420,8 @@ impl CloudMachine {
         if fault::planted(fault::Fault::Restless) && self.is_live() {
             return earlier(phase, Some(self.recorder.last_woken() + Duration::from_millis(20)));
         }
-        earlier(earlier(phase, self.recorder.retry_at()), self.output.confirm_at())
+        let confirm = earlier(self.output.confirm_at(), self.waiting_at());
+        earlier(earlier(phase, self.recorder.retry_at()), confirm)
     }
 
     fn is_live(&self) -> bool {
@@ -450,9 +458,14 @@ impl CloudMachine {
         }
         // The node knows of announced objects that are obsolete now: a Confirm reports that it is
         // in sync.
-        let pending = self.pending();
-        if pending == 0 && self.is_live() && !self.output.has_announced(pending, self.guard.count()) {
-            self.confirm(now);
+        if self.is_live() {
+            let (pending, (waiting, receipt)) = (self.pending(), self.waiting_now());
+            let is_known = self.output.has_announced(pending, self.guard.count());
+            let is_news = self.metered.is_news(waiting, receipt);
+            // Without a credit nothing more is sent: the node has to know.
+            if pending == 0 && (!is_known || is_news) || waiting.credit > 0 && is_news {
+                self.confirm(now);
+            }
         }
         self.output.next_frame()
     }
@@ -464,9 +477,10 @@ impl CloudMachine {
         }
     }
 
-    /// Queues the requested Confirm, unless the last one was sent a moment ago.
+    /// Queues the Confirm that is requested, unless the last one was sent a moment ago, or that is
+    /// due to a metered link.
     fn confirm_if_due(&mut self, now: Now) {
-        if self.output.confirm_at().is_some_and(|at| at <= now) {
+        if earlier(self.output.confirm_at(), self.waiting_at()).is_some_and(|at| at <= now) {
             self.confirm(now);
         }
     }
@@ -474,23 +488,27 @@ impl CloudMachine {
     fn confirm(&mut self, now: Now) {
         let Some(session) = self.phase.session().map(str::to_owned) else { return };
         let (pending, held) = (self.pending(), self.guard.count());
+        let (waiting, receipt) = self.waiting_now();
+        self.metered.on_confirm(now, waiting, receipt);
         let revision = self.ledger.facts().confirmed;
         #[cfg(any(test, feature = "simulation"))]
         let revision = match fault::planted(fault::Fault::ConfirmUnstored) {
             true => self.recorder.reached(),
             false => revision,
         };
-        self.output.confirm(now, Confirm { session, revision, pending, held });
+        self.output.confirm(now, Confirm { session, revision, pending, held, waiting, receipt });
     }
 
-    /// Returns the number of objects to send or remove, without rejected ones. At least one while
-    /// the records have to be read again, or while this replica has to catch up first.
+    /// Returns the number of objects to send or remove, without rejected ones and those that
+    /// [wait for the link](Self::waiting). At least one while the records have to be read again, or
+    /// while this replica has to catch up first.
     #[must_use]
     pub fn pending(&self) -> u64 {
         let waits = self.ledger.is_behind() || self.view.is_awaited();
         // The node drops what it holds of a message once nothing is pending.
         let continues = self.sender.transfer.partial().is_some_and(|(uid, _)| !self.is_scheduled(uid));
-        (self.queue.len() + self.sender.len()) as u64 + u64::from(waits) + u64::from(continues)
+        let unsent = (self.queue.len() + self.sender.len()) as u64 - self.without_credit();
+        unsent + u64::from(waits) + u64::from(continues)
     }
 
     /// Returns whether the machine keeps the text of a message in parts although the node is not
@@ -564,9 +582,16 @@ impl CloudMachine {
     }
 
     /// Returns whether the node is connected and holds all desired objects, without held back or
-    /// rejected ones.
+    /// rejected ones, and none waits for the link.
     #[must_use]
     pub fn in_sync(&self) -> bool {
+        self.is_settled() && self.waiting().is_none()
+    }
+
+    /// Returns whether the node is connected and holds all desired objects that may come over its
+    /// link.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
         self.is_live()
             && self.pending() == 0
             && self.recorder.is_idle()

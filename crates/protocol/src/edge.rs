@@ -5,6 +5,7 @@
 
 mod applying;
 mod lease;
+mod metered;
 mod outbox;
 mod pages;
 mod receiving;
@@ -17,9 +18,8 @@ use std::time::Duration;
 use super::apply::Totals;
 #[cfg(any(test, feature = "simulation"))]
 use super::fault;
-use super::frame::{Confirm, Hello, HelloRequest, Received, Report, Up, Welcome};
-use super::renewal::Lease;
-use super::renewal::{CheckIn, Feature, MAX_STAY, Stay};
+use super::frame::{Confirm, Hello, HelloRequest, MAX_METERED_FRAME, Received, Report, Up, Welcome};
+use super::renewal::{CheckIn, Feature, Lease, MAX_STAY, Stay};
 use super::timing::{Now, backoff, earlier};
 use super::wait::Wait;
 pub use types::{
@@ -29,6 +29,7 @@ pub use types::{
 
 use applying::Commits;
 use lease::Renewal;
+use metered::Metered;
 use outbox::Outbox;
 use pages::Pages;
 use receiving::Receiving;
@@ -90,6 +91,8 @@ struct Absences {
 ///   returns `false`.
 /// - The clock: [`deadline`](Self::deadline), [`tick`](Self::tick), [`renew`](Self::renew),
 ///   [`set_acquired`](Self::set_acquired), [`announce_absence`](Self::announce_absence).
+/// - A metered link: [`set_metered`](Self::set_metered), [`waiting`](Self::waiting),
+///   [`hold_outbox`](Self::hold_outbox).
 /// - Answers of the store: [`applied`](Self::applied), [`part_kept`](Self::part_kept),
 ///   [`parts_lost`](Self::parts_lost), [`parts_read`](Self::parts_read),
 ///   [`changes_read`](Self::changes_read), [`changes_compacted`](Self::changes_compacted),
@@ -153,6 +156,7 @@ pub struct EdgeMachine {
     /// When this run of the agent acquired the Lease, in Unix microseconds, if it is known.
     acquired: Option<i64>,
     absences: Absences,
+    metered: Metered,
     line: Line,
     counters: EdgeCounters,
 }
@@ -177,6 +181,7 @@ impl EdgeMachine {
             renewal: Renewal::default(),
             acquired: None,
             absences: Absences::default(),
+            metered: Metered::default(),
             line: Line::new(u32::MAX),
             counters: EdgeCounters::default(),
         }
@@ -228,6 +233,7 @@ impl EdgeMachine {
         self.forget_outbox_session();
         self.renewal = Renewal::default();
         self.absences.stay_until = None;
+        self.metered.end_session();
         self.effects.retain(|effect| {
             !matches!(
                 effect,
@@ -252,6 +258,9 @@ impl EdgeMachine {
         let confirmed = (self.confirmed != self.totals.revision).then_some(self.confirmed);
         let is_frugal = self.is_frugal();
         let lease = self.renewal.offer(&self.config, is_frugal, self.acquired);
+        let metered = self.metered.offer();
+        let has_credit = metered.is_some_and(|link| link.credit.is_some());
+        let max_frame = self.max_frame().min(if has_credit { MAX_METERED_FRAME } else { u32::MAX });
         self.frames.push_back(Up::Hello(Hello {
             node: self.config.node.clone(),
             agent: self.config.agent.clone(),
@@ -262,11 +271,12 @@ impl EdgeMachine {
             count: self.totals.count,
             digest: self.totals.digest,
             incarnation: self.incarnation.clone(),
-            max_frame: self.max_frame(),
+            max_frame,
             max_object: self.config.max_object,
             partial: self.receiving.partial(),
             patches: self.config.patches,
             lease,
+            metered,
         }));
         self.counters.hellos += 1;
         let time = backoff(self.config.hello_timeout * 2, self.config.retry_max * 2, attempt, random);
@@ -320,9 +330,10 @@ impl EdgeMachine {
             }
             self.effects.push_back(EdgeEffect::SetIncarnation(to));
         }
-        let Welcome { session, pending, held, confirmed, register, features, .. } = welcome;
+        let Welcome { session, pending, held, confirmed, register, features, waiting, .. } = welcome;
         self.phase = Phase::Live { session, pending, held };
-        if pending == 0 {
+        self.metered.welcomed(features.contains(&Feature::Metered), waiting);
+        if pending == 0 && waiting.is_none() {
             self.drop_parts();
         }
         self.advance(confirmed);
@@ -365,12 +376,13 @@ impl EdgeMachine {
                 let has_progress = (*pending, *held) != (confirm.pending, confirm.held);
                 (*pending, *held) = (confirm.pending, confirm.held);
                 self.repeat.answered(has_progress);
+                self.metered.confirmed(confirm.waiting, confirm.receipt);
             }
             // A Confirm during a long replay before the Welcome.
             Phase::Greeting { session, .. } if *session == confirm.session => self.extend_greeting(now),
             _ => return self.foreign(now),
         }
-        if matches!(self.phase, Phase::Live { pending: 0, .. }) {
+        if matches!(self.phase, Phase::Live { pending: 0, .. }) && self.metered.waiting.is_none() {
             // Nothing is to come: what has arrived of a message is not continued.
             self.drop_parts();
         }
@@ -605,6 +617,13 @@ impl EdgeMachine {
     /// Returns whether the cloud has nothing left to send and has confirmed everything reported.
     #[must_use]
     pub fn in_sync(&self) -> bool {
+        self.is_settled() && self.nothing_waits()
+    }
+
+    /// Returns whether the cloud has nothing left that it may send over this link, and has
+    /// confirmed everything reported.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Live { pending: 0, .. })
             && self.commits.is_empty()
             && self.confirmed >= self.totals.revision

@@ -198,6 +198,16 @@ pub enum Fault {
     ShortWithoutTerms,
     /// The cloud renews a Lease whose terms it does not know.
     RenewalWithoutTerms,
+    /// The cloud sends objects that may not come over the node's link.
+    TermsIgnored,
+    /// The cloud sends more bytes than the node's credit.
+    CreditIgnored,
+    /// A credit of the node forgets the frames that are on their way.
+    CreditForgetsFlight,
+    /// The cloud sends less urgent objects before more urgent large ones.
+    UrgencyUnordered,
+    /// The node takes the objects that wait for its link for none.
+    WaitingIsInSync,
     /// A node may announce an absence of any length.
     AbsenceUnbounded,
     /// A node that announced an absence is away although its connection was lost.

@@ -23,6 +23,8 @@ use super::digest::{BucketSet, Buckets, Digest, Epoch, MessageDigest, Tally};
 #[cfg(any(test, feature = "simulation"))]
 use super::fault::{Fault, planted};
 use super::message::{Interner, Message, MessageText};
+pub use super::metered::Credit;
+use super::metered::{MeteredLink, Waiting};
 use super::patch::Unpatched;
 pub use super::renewal::Lease;
 use super::renewal::{Feature, LeaseTerms, Renew, Stay};
@@ -38,6 +40,9 @@ pub const DEFAULT_MAX_FRAME: u32 = 256 * 1024;
 pub const DEFAULT_MAX_OBJECT: u32 = 8 * 1024 * 1024;
 /// The smallest accepted frame limit: an InventoryRequest and a page of items must fit.
 pub const MIN_MAX_FRAME: u32 = 16 * 1024;
+/// The largest frame to the node on a link with a credit, in bytes. Larger objects are sent in
+/// parts, which continue in the next session.
+pub(crate) const MAX_METERED_FRAME: u32 = MIN_MAX_FRAME;
 
 /// The first four bytes of a zstd frame (RFC 8878, section 3.1.1). JSON text never starts so.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -70,6 +75,7 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 ///     partial: None,
 ///     patches: true,
 ///     lease: None,
+///     metered: None,
 /// };
 /// let bytes = Up::Hello(hello.clone()).encode(1024)?;
 /// let decoded = Up::decode(&bytes, &mut Budget::of(64 * 1024))?;
@@ -115,6 +121,9 @@ pub struct Hello {
     /// [`Feature::Renew`] there. Absent from older versions, which read no features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseTerms>,
+    /// What may come over a metered link. Absent on other links, and from older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metered: Option<MeteredLink>,
 }
 
 #[cfg(any(test, feature = "simulation"))]
@@ -137,6 +146,7 @@ impl Hello {
             partial: None,
             patches: false,
             lease: None,
+            metered: None,
         }
     }
 }
@@ -312,13 +322,14 @@ pub struct Inventory {
 ///     held: 0,
 ///     register: false,
 ///     features: Vec::new(),
+///     waiting: Default::default(),
 /// };
 /// let bytes = Down::Welcome(welcome.clone()).encode(1024)?;
 /// let decoded = Received::decode(&bytes, &mut Budget::of(64 * 1024), 8 << 20)?;
 /// assert!(matches!(decoded, Received::Welcome(decoded) if decoded == welcome));
 /// # Ok::<(), edgesync_protocol::frame::FrameError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Welcome {
     /// The session of the Hello.
@@ -341,10 +352,13 @@ pub struct Welcome {
     /// nodes that read no features.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<Feature>,
+    /// The objects that wait for the link. Absent if none.
+    #[serde(default, skip_serializing_if = "Waiting::is_none")]
+    pub waiting: Waiting,
 }
 
 /// Confirms that the cloud has recorded all changes of the edge up to `revision`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Confirm {
     /// The session of the Hello.
@@ -357,6 +371,13 @@ pub struct Confirm {
     /// The number of removals held back by the mass-delete guard. Absent if zero.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub held: u64,
+    /// The objects that wait for the link, without those that are pending. Absent if none.
+    #[serde(default, skip_serializing_if = "Waiting::is_none")]
+    pub waiting: Waiting,
+    /// The receipt of the newest frame with objects that left before this one, if objects wait for
+    /// a credit: with a [`Credit`] the node repeats it. Absent otherwise.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub receipt: u64,
 }
 
 /// Requests the inventory of the buckets in which the cloud's records differ from the node's
@@ -541,6 +562,7 @@ frames! {
         Lease(Lease),
         Upload(Upload),
         Renew(Renew),
+        Credit(Credit),
     }
     binary {}
 }

@@ -9,6 +9,7 @@
 //! - [`parts`]: messages larger than a frame
 //! - [`patch`]: updates as the difference from the version that the node holds
 //! - [`renewal`]: renewals of the Lease, planned absences
+//! - [`metered`]: links that are paid by the byte
 //! - [`edge`]: the state machine of the node
 //! - [`cloud`]: the state machine of the cloud side, one per node
 //! - [`apply`]: applies changes to the rows of a node
@@ -28,6 +29,7 @@ pub mod edge;
 pub mod fault;
 pub mod frame;
 pub mod message;
+pub mod metered;
 pub mod node;
 pub mod parts;
 pub mod patch;

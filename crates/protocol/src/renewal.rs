@@ -17,13 +17,16 @@ pub enum Feature {
     Renew,
     /// [`CheckIn`] of a Lease: planned absences.
     CheckIn,
+    /// [`Credit`](crate::metered::Credit) frames, and the metered link of the Hello. Named to nodes
+    /// that have one.
+    Metered,
     /// A feature of a later version.
     #[serde(other)]
     Other,
 }
 
 impl Feature {
-    /// The features of this version, for nodes that can use them.
+    /// The features of this version, for all nodes that read features.
     pub(crate) const ALL: [Self; 2] = [Self::Renew, Self::CheckIn];
 }
 

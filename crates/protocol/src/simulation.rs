@@ -16,6 +16,8 @@
 
 #[cfg(test)]
 mod fleet;
+#[cfg(test)]
+mod metered;
 pub mod model;
 pub mod numbered;
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub enum Answer {
     HeldOnly,
     /// It holds the revision, and an object that a file rule concerns is not in effect yet.
     NotYetInEffect,
-    /// It holds the revision, and an object waits for a window or a hold since this time.
+    /// An object waits since this time: for a window or a hold, or to come over a metered link.
     Waiting(Timestamp),
     /// It holds the revision, and each object that a file rule concerns is in effect.
     InEffect,
@@ -54,6 +54,8 @@ pub struct NodeFacts {
     pub assigned_at: Option<Timestamp>,
     /// When it was connected first since then.
     pub first_connected: Option<Timestamp>,
+    /// When it last ceased to wait ([`Answer::Waiting`]): its time to answer begins again.
+    pub waited_until: Option<Timestamp>,
     /// Its answer.
     pub answer: Answer,
     /// Its connection.
@@ -73,9 +75,10 @@ pub enum NodeState {
     Silent,
     /// Waited for.
     Pending,
-    /// Waits for a window or a hold; waited for.
+    /// Waits for a window, a hold or a metered link; waited for.
     Waiting,
-    /// Waits for a window or a hold for longer than `waiting.after`; not waited for.
+    /// Waits for a window, a hold or a metered link for longer than `waiting.after`; not waited
+    /// for.
     Excused,
     /// Away for longer than `offline.after`; not waited for.
     Away,
@@ -197,6 +200,7 @@ impl NodeFacts {
     pub fn classify(&self, now: Timestamp, rollout: &Rollout) -> Classified {
         let settled = |state| Classified { state, until: None };
         let Some(assigned_at) = self.assigned_at else { return settled(NodeState::Pending) };
+        let begun_at = self.waited_until.map_or(assigned_at, |waited| waited.max(assigned_at));
         let (state, excused, term) = match &self.answer {
             Answer::InEffect => return settled(NodeState::Good),
             Answer::HeldOnly => return settled(NodeState::HeldOnly),
@@ -211,7 +215,7 @@ impl NodeFacts {
         };
         let (away_at, term) = match self.link {
             Link::Connected(since) => {
-                let silent_at = later(since.max(assigned_at), rollout.healthy_within);
+                let silent_at = later(since.max(begun_at), rollout.healthy_within);
                 (None, term.or_else(|| (!planted(Fault::SilentIsPending)).then_some(silent_at)))
             }
             Link::Disconnected { last_heard, expected } => {
@@ -221,7 +225,7 @@ impl NodeFacts {
             }
         };
         // A node that comes and goes is neither silent nor away; the wait for it has to end too.
-        let enough = later(term_start(self.first_connected, assigned_at), rollout.healthy_within);
+        let enough = later(term_start(self.first_connected, begun_at), rollout.healthy_within);
         let enough = later(enough, rollout.offline_after);
         let is_waiting = matches!(state, NodeState::Waiting);
         let gone = self.first_connected.is_some() && !is_waiting && !planted(Fault::FlappingBlocks);
@@ -240,8 +244,8 @@ impl NodeFacts {
     }
 }
 
-fn term_start(first_connected: Option<Timestamp>, assigned_at: Timestamp) -> Timestamp {
-    first_connected.map_or(assigned_at, |first| first.max(assigned_at))
+fn term_start(first_connected: Option<Timestamp>, begun_at: Timestamp) -> Timestamp {
+    first_connected.map_or(begun_at, |first| first.max(begun_at))
 }
 
 impl WaveCounts {

@@ -174,6 +174,7 @@ mod tests {
             held: 0,
             register: false,
             features: Vec::new(),
+            waiting: Default::default(),
         };
         machine.received(NOW, Received::Welcome(welcome), 0);
         let warnings = Warnings::default();

@@ -2,6 +2,7 @@
 //! to the machine, [`Clock`], the budget and [`node_report`](crate::agent::node_report); this
 //! module performs them.
 
+mod metered;
 mod node;
 mod outbox;
 mod silence;
@@ -22,6 +23,8 @@ use crate::agent::traffic::BudgetState;
 use crate::store::{EdgeStore, Health, OutboxLimits, Reset, Writing};
 use edgesync_config::edge::Config;
 use edgesync_protocol::edge::OutboxMarks;
+use edgesync_store::StoreError;
+use metered::MeteredState;
 use node::NodeReporter;
 use outbox::OutboxReader;
 pub(super) use outbox::{Page, Renumbered, Renumbering};
@@ -40,6 +43,7 @@ pub(in crate::agent) struct Reporting {
     /// When this run of the agent acquired the Lease, in Unix microseconds.
     acquired: i64,
     pub(super) traffic: MeteredTraffic,
+    pub(in crate::agent) metered: MeteredState,
     pub(super) outbox: OutboxReader,
     pub(super) node: NodeReporter,
     pub(super) silence: Silence,
@@ -50,25 +54,33 @@ pub(in crate::agent) struct Reporting {
 
 impl Reporting {
     /// Restores what the store persisted in an earlier run.
+    ///
+    /// # Errors
+    /// Fails if the store cannot be read.
     pub(in crate::agent) async fn new(
         config: &Config,
         store: &EdgeStore,
         clock: Clock,
         events: Events,
         shared_node: SharedNode,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, StoreError> {
+        Ok(Self {
             config: config.clone(),
             events,
             clock,
             started: Instant::now(),
             acquired: Timestamp::now().as_microsecond(),
             traffic: MeteredTraffic::restore(store, config.traffic.daily_budget).await,
+            metered: MeteredState::restore(store, config).await?,
             outbox: OutboxReader::new(store),
             node: NodeReporter::restore(store, shared_node).await,
             silence: Silence::default(),
             limits: (0, 0),
-        }
+        })
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Returns when this run of the agent acquired the Lease, in Unix microseconds.
@@ -153,12 +165,15 @@ impl Driver {
         self.machine.set_frugal(now, self.reporting.traffic.is_spent());
         self.machine.outbox_changed(now, &self.reporting.outbox.initial);
         self.outbox_changed();
+        self.link_class_changed();
     }
 
-    /// Persists the traffic counts at the end.
-    pub(super) fn end_reporting(&mut self) {
+    /// Persists the traffic counts, after the end of the link.
+    pub(in crate::agent) fn end_reporting(&mut self) {
         self.reporting.traffic.count(&self.uplink.link.traffic());
         self.reporting.traffic.persist(&self.store);
+        self.count_link();
+        self.reporting.metered.persist(&self.store);
     }
 
     /// Runs the checks that are due; called about once a second.
@@ -173,6 +188,7 @@ impl Driver {
         self.reporting.check_limits(self.statistics.limits.link_queue, link.stalled);
         self.reporting.traffic.persist_if_due(now, &self.store);
         self.reporting.node.check_if_due(now, &self.store);
+        self.check_link();
     }
 
     /// Passes the state of the outbox to the machine.

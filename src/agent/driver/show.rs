@@ -45,6 +45,7 @@ impl Driver {
             outbox: self.reporting.outbox.show(),
             conditions: self.reporting.node.show(),
             traffic: self.reporting.traffic.show(),
+            metered: self.show_metered(),
             objects: ObjectCounts { total: self.machine.totals().count, kinds },
             store: store_status(&self.machine, &self.store, self.storing.resets_seen(), stats.as_ref()),
             limits_hit: LimitsHit {
@@ -96,6 +97,7 @@ impl Driver {
                 kinds: transferred(meter.kinds()),
                 today: meter.today(),
                 budget: reporting.traffic.budget(),
+                metered: self.show_metered(),
             },
             certificate_end: self
                 .identity

@@ -23,7 +23,7 @@ use edgesync_object::time::rounded;
 use edgesync_protocol::apply::PatchedObject;
 use edgesync_protocol::change::Change;
 use edgesync_protocol::edge::EdgeMachine;
-use edgesync_protocol::frame::Up;
+use edgesync_protocol::frame::{Received, Up};
 use edgesync_transport::admission::LinePermit;
 use edgesync_transport::link::presence::Presence;
 use edgesync_transport::link::{Cause, LinkEvent, Publish, Topic, Topics};
@@ -156,6 +156,7 @@ impl Driver {
 
     fn link_up(&mut self, is_compact: bool) {
         self.uplink.connection.up();
+        self.classify_link();
         // A connection that breaks before its pause has undone it: the absence is announced again.
         self.check_ins.connect_now();
         let limit = match &self.uplink.wire {
@@ -236,6 +237,9 @@ impl Driver {
         match mqtt::decode(payload, &self.settings) {
             Ok(frame) => {
                 self.reporting.traffic.meter.frame(Direction::Down, frame.name(), payload.len());
+                if matches!(frame, Received::Objects(_) | Received::Patches(_) | Received::Part(_)) {
+                    self.reporting.metered.fed();
+                }
                 self.machine.received(self.now(), frame, random());
             }
             Err(error) => {
@@ -282,6 +286,13 @@ impl Driver {
         match step {
             Step::Idle => false,
             Step::Done => true,
+            // The announcement of an absence has its own bytes.
+            Step::Publish(message)
+                if !matches!(message.name, "Lease" | "Renew")
+                    && !self.reporting.metered.admits(message.bytes.len()) =>
+            {
+                true
+            }
             Step::Publish(message) => {
                 let meter = &mut self.reporting.traffic.meter;
                 self.uplink.publish(message, meter, &mut self.statistics.limits)
@@ -326,7 +337,7 @@ pub(super) fn trace_frame(frame: &Up, bytes: usize) {
                 (report.objects.len(), report.removed.len(), report.rejected.len());
             tracing::debug!(report.from, report.to, objects, removed, rejected, bytes, "Report");
         }
-        Up::Lease(_) | Up::Renew(_) => tracing::trace!(bytes, "{}", frame.name()),
+        Up::Lease(_) | Up::Renew(_) | Up::Credit(_) => tracing::trace!(bytes, "{}", frame.name()),
         Up::Upload(upload) => {
             let (lane, items) = (upload.lane.name(), upload.items.len());
             tracing::debug!(lane, items, bytes, "Upload");

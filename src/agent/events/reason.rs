@@ -49,6 +49,10 @@ pub(in crate::agent) enum EventReason {
     TrafficBudgetSpent,
     /// A new day has begun, with a new budget of bytes.
     TrafficBudgetRenewed,
+    /// Objects wait for the metered link.
+    ObjectsWaiting,
+    /// No object waits for the metered link any more.
+    ObjectsArrived,
     /// An operator has removed the node from the fleet.
     NodeRemoved,
     /// The certificate was renewed.
@@ -92,7 +96,7 @@ impl EventType {
 
 impl EventReason {
     /// All reasons, each at the index of its number.
-    pub(super) const ALL: [Self; 33] = [
+    pub(super) const ALL: [Self; 35] = [
         Self::AgentStarted,
         Self::AgentRestartedUncleanly,
         Self::AgentStopped,
@@ -116,6 +120,8 @@ impl EventReason {
         Self::StatusRefused,
         Self::TrafficBudgetSpent,
         Self::TrafficBudgetRenewed,
+        Self::ObjectsWaiting,
+        Self::ObjectsArrived,
         Self::NodeRemoved,
         Self::CertificateRenewed,
         Self::CertificateRenewalFailed,
@@ -169,6 +175,8 @@ impl EventReason {
             Self::StatusRefused => ("StatusRefused", "ReportStatus", Warning),
             Self::TrafficBudgetSpent => ("TrafficBudgetSpent", "MeterTraffic", Warning),
             Self::TrafficBudgetRenewed => ("TrafficBudgetRenewed", "MeterTraffic", Normal),
+            Self::ObjectsWaiting => ("ObjectsWaiting", "Synchronize", Normal),
+            Self::ObjectsArrived => ("ObjectsArrived", "Synchronize", Normal),
             Self::NodeRemoved => ("NodeRemoved", "Register", Warning),
             Self::CertificateRenewed => ("CertificateRenewed", "Renew", Normal),
             Self::CertificateRenewalFailed => ("CertificateRenewalFailed", "Renew", Warning),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 /// Documentation addresses (RFC 5737, RFC 3849), which are routed by the default route.
-pub(super) const DEFAULT_ROUTE_PROBES: [IpAddr; 2] =
+pub(in crate::agent) const DEFAULT_ROUTE_PROBES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
 
 /// Any port: nothing is sent.
@@ -14,7 +14,7 @@ const UNRELIABLE: u8 = 0x01 | 0x08 | 0x20 | 0x40;
 
 /// Returns the kernel's source address for a destination. Connecting a datagram socket selects the
 /// route and sends nothing.
-pub(super) fn source(to: IpAddr) -> Option<IpAddr> {
+pub(in crate::agent) fn source(to: IpAddr) -> Option<IpAddr> {
     let any = if to.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect((to, PORT)).ok()?;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::{LOW_DISK_BYTES, Space};
 use crate::store::{Health, Writing};
+use edgesync_admin::agent::BudgetStatus;
 use edgesync_join::renewal::Validity;
 use edgesync_object::time::rfc3339;
 use edgesync_protocol::node::{Condition, NodeReason};
@@ -64,6 +65,21 @@ pub(in crate::agent) fn traffic_condition(spent: bool, used: u64, budget: Option
     if times > 1 {
         message.push_str(&format!("; {times} times the budget used"));
     }
+    condition(NodeReason::BudgetSpent, message)
+}
+
+/// Returns the condition while a hard budget of a metered link is spent. The message names the
+/// limits, and no use that changes.
+pub(in crate::agent) fn metered_condition(
+    day: Option<BudgetStatus>,
+    month: Option<BudgetStatus>,
+) -> Condition {
+    let limit = |budget: Option<BudgetStatus>, of: &str| {
+        budget.map(|budget| format!("{} a {of}", size(budget.limit)))
+    };
+    let limits: Vec<String> = limit(day, "day").into_iter().chain(limit(month, "month")).collect();
+    let message =
+        format!("budget of the metered link spent ({}, UTC); away until it renews", limits.join(", "));
     condition(NodeReason::BudgetSpent, message)
 }
 

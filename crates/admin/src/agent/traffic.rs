@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::MeteredStatus;
 use crate::answer::Answer;
 
 /// A direction, as seen from the node.
@@ -32,6 +33,9 @@ pub struct Traffic {
     pub day: String,
     pub today: TrafficSpan,
     pub total: TrafficSince,
+    /// Limits for metered links; absent if none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metered: Option<MeteredStatus>,
 }
 
 impl Answer for Traffic {

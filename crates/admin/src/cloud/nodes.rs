@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::agent::RejectedObject;
+use crate::agent::{RejectedObject, WaitingForLink};
 use crate::answer::{Answer, nullable};
 use edgesync_object::{Labels, ObjectRef};
 
@@ -116,6 +116,10 @@ pub struct ServedNode {
     /// Time by which a node that is away or overdue has announced to connect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_check_in: Option<String>,
+    /// Objects that wait for the metered link of the node, now or at the end of its last
+    /// connection; absent if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for_link: Option<WaitingForLink>,
 }
 
 /// Numbers of a node's objects. Flattened into the JSON of the node.
@@ -322,6 +326,12 @@ impl NodeInfo {
     #[must_use]
     pub fn next_check_in(&self) -> Option<&str> {
         self.either(|node| node.next_check_in.as_deref(), |node| node.next_check_in.as_deref())
+    }
+
+    /// Returns the number of objects that wait for the metered link of the node.
+    #[must_use]
+    pub fn waiting_for_link(&self) -> Option<u64> {
+        self.served()?.waiting_for_link.as_ref().map(WaitingForLink::all)
     }
 
     #[must_use]

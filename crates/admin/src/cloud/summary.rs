@@ -51,6 +51,8 @@ states! {
     Away = "away",
     /// Has not connected by the time of its check-in.
     Overdue = "overdue",
+    /// Holds all desired objects that may come over its metered link.
+    Waiting = "waiting",
 }
 
 impl SummaryState {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::agent::*;
 use crate::check::{CheckCounts, CheckReport, CheckResult, CheckStatus};
 use edgesync_object::ObjectRef;
+use edgesync_object::urgency::Urgency;
 
 const STARTED: &str = "2026-11-21T10:00:00Z";
 const LATER: &str = "2026-11-21T10:00:01Z";
@@ -83,6 +84,7 @@ pub fn status() -> AgentStatus {
             condition("edgesync.io/DiskPressure", "False", "room"),
         ],
         traffic: TrafficToday { bytes_today: 2048, daily_budget: Some(4096), budget_spent: false },
+        metered: None,
         objects: ObjectCounts { total: 3, kinds: BTreeMap::from([("v1/ConfigMap".to_owned(), 3)]) },
         store: StoreStatus {
             epoch: "e".to_owned(),
@@ -212,6 +214,7 @@ pub fn traffic() -> Traffic {
                 kinds: vec![deployment],
             },
         },
+        metered: None,
     }
 }
 
@@ -303,4 +306,24 @@ pub fn verification() -> Verification {
         }),
         cloud: VerifiedCloud { in_sync: true, differed: false, applied: 0, problem: None },
     }
+}
+
+/// A metered link with objects that wait for its budget.
+#[must_use]
+pub fn metered() -> MeteredStatus {
+    MeteredStatus {
+        metered: true,
+        because: "interface wwan0".to_owned(),
+        min_urgency: Urgency::Normal,
+        max_object: Some(65_536),
+        day: Some(BudgetStatus { limit: 204_800, used: 198_000 }),
+        month: None,
+        spent_until: some(NEXT_YEAR),
+        waiting: waiting_for_link(),
+    }
+}
+
+#[must_use]
+pub fn waiting_for_link() -> WaitingForLink {
+    WaitingForLink { urgency: 3, size: 1, budget: 12 }
 }

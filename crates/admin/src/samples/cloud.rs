@@ -63,6 +63,7 @@ pub fn served_node() -> ServedNode {
         held_back_objects: None,
         objects_not_in_effect: None,
         next_check_in: None,
+        waiting_for_link: None,
     }
 }
 
@@ -92,6 +93,7 @@ pub fn full_node() -> NodeInfo {
         held_back_objects: Some(vec![HeldBackObject { uid: "u-3".to_owned(), object: Some(object()) }]),
         objects_not_in_effect: Some(vec![not_in_effect()]),
         next_check_in: some(TIME),
+        waiting_for_link: Some(super::waiting_for_link()),
         ..node
     }))
 }

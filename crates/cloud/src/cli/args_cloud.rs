@@ -254,9 +254,10 @@ pub(crate) const SORT_WORDS: [&str; 9] = [
 ];
 
 /// The states of a node.
-pub const STATES: [&str; 14] = [
+pub const STATES: [&str; 15] = [
     "in sync",
     "syncing",
+    "waiting",
     "live",
     "held back",
     "repairing",

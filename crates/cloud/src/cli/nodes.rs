@@ -23,6 +23,7 @@ const COLUMNS: &[RecordColumn<NodeInfo>] = &[
     RecordColumn::value("pending", |node| node.pending().into()),
     RecordColumn::value("rejected", |node| node.rejected().into()),
     RecordColumn::value("held back", |node| node.held_back().into()),
+    RecordColumn::rare("waiting", |node| node.waiting_for_link().into()),
     RecordColumn::rare("in effect", |node| node.files_in_effect().into()),
     RecordColumn::rare("not in effect", |node| node.files_not_in_effect().into()),
     RecordColumn::age("last renewal", |node: &NodeInfo| node.last_renewal().into()).instead(check_in),

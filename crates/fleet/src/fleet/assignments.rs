@@ -227,13 +227,20 @@ impl Revision {
         (self.key.clone(), self.set.is_some())
     }
 
-    fn desired(&self, uid: &str, entry: &edgesync_rollout::revision::Entry) -> Option<Desired> {
+    /// Returns the desired object of an entry. The urgency is that of the newest version.
+    fn desired(
+        &self,
+        uid: &str,
+        entry: &edgesync_rollout::revision::Entry,
+        newest: Option<&Placed>,
+    ) -> Option<Desired> {
         let (object, resource) = self.objects.get(uid)?;
         Some(Desired {
             version: entry.version.clone(),
             object: object.clone(),
             resource: resource.clone(),
             size: usize::try_from(entry.size).unwrap_or(usize::MAX),
+            urgency: newest.map(|newest| newest.urgency).unwrap_or_default(),
             is_exact: true,
         })
     }
@@ -504,7 +511,9 @@ impl Assignments {
         let named = object.map_or(Named::Absent, |(object, _)| Named::As(&object.object));
         match self.effective(assignment, uid, reasons, named) {
             Effective::Newest => object.map(|(object, _)| desired(object)),
-            Effective::Version(entry, revision) => revision.desired(uid, entry),
+            Effective::Version(entry, revision) => {
+                revision.desired(uid, entry, object.map(|(object, _)| object))
+            }
             Effective::Absent | Effective::Unknown => None,
         }
     }

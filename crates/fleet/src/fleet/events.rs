@@ -185,7 +185,7 @@ impl<S: Source> Fleet<S> {
                 node.machine.set_registered(registered);
             }
             Up::Report(_) => node.reported.last_report = Some(Timestamp::now()),
-            Up::Inventory(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) => {}
+            Up::Inventory(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) | Up::Credit(_) => {}
         }
         self.reconciler.with_machine(id, |machine, desired| machine.received(now, frame, desired));
     }

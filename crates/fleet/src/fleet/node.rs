@@ -12,7 +12,7 @@ use jiff::Timestamp;
 
 use super::assignments::{Assignment, Assignments, Effective, Named, Revision};
 use crate::metrics::NodeNumbers;
-use edgesync_admin::agent::RejectedObject;
+use edgesync_admin::agent::{RejectedObject, WaitingForLink};
 use edgesync_admin::cloud::{HeldBackObject, NodeCounters, NodeObjectCounts, NodeTraffic, ServedNode, state};
 use edgesync_object::time::rfc3339;
 use edgesync_object::{NodeName, ObjectRef, ResourceVersion};
@@ -20,6 +20,7 @@ use edgesync_placement::{OnNode, Placed, Unread};
 use edgesync_protocol::cloud::{CloudMachine, CloudPhase, Desired, DesiredState, RecordBatch};
 #[cfg(test)]
 use edgesync_protocol::fault::{Fault, planted};
+use edgesync_protocol::metered::Waiting;
 use edgesync_protocol::timing::Now;
 
 use crate::lifecycle::{NodeLifecycle, ShownAbsence};
@@ -107,6 +108,7 @@ impl Node {
             CloudPhase::Live if machine.in_sync() => "in sync",
             CloudPhase::Live if machine.held_count() > 0 => "held back",
             CloudPhase::Live if machine.pending() > 0 => "syncing",
+            CloudPhase::Live if !machine.waiting().is_none() => "waiting",
             CloudPhase::Live => "live",
         }
     }
@@ -152,6 +154,7 @@ impl Node {
             pending: machine.pending(),
             rejected: machine.refused().count() as u64,
             held_back: machine.held_count(),
+            waiting_for_link: machine.waiting().all(),
             files: self.reported.effects.counts(),
             round_trip: machine.round_trip(),
             counters: machine.counters(),
@@ -204,6 +207,7 @@ impl Node {
             held_back_objects: None,
             objects_not_in_effect: None,
             next_check_in: lifecycle.absence(&self.name).map(|absence| rfc3339(absence.next)),
+            waiting_for_link: waiting_for_link(&machine.waiting()),
         })
     }
 
@@ -230,6 +234,12 @@ impl Node {
         shown.held_back_objects = Some(held.collect());
         shown
     }
+}
+
+/// Returns the counts of objects that wait for the link; `None` if none does.
+fn waiting_for_link(waiting: &Waiting) -> Option<WaitingForLink> {
+    let Waiting { urgency, size, credit } = *waiting;
+    (!waiting.is_none()).then_some(WaitingForLink { urgency, size, budget: credit })
 }
 
 /// Desired objects of a node for its machine: what the placement index places there, except for
@@ -295,12 +305,13 @@ impl DesiredState for DesiredOn<'_> {
 
 /// Converts a placed object for a machine.
 pub(super) fn desired(object: &Placed) -> Desired {
-    let Placed { version, object, resource, size, .. } = object;
+    let Placed { version, object, resource, size, urgency, .. } = object;
     Desired {
         version: version.clone(),
         object: object.clone(),
         resource: resource.clone(),
         size: *size,
+        urgency: *urgency,
         is_exact: false,
     }
 }

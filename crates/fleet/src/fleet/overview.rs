@@ -223,7 +223,8 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
         CloudPhase::Replaying | CloudPhase::Repairing => SummaryState::Connecting,
         CloudPhase::Live if machine.held_count() > 0 => SummaryState::HeldBack,
         CloudPhase::Live if rejected > 0 => SummaryState::Rejecting,
-        CloudPhase::Live if !machine.in_sync() => SummaryState::Syncing,
+        CloudPhase::Live if !machine.is_settled() => SummaryState::Syncing,
+        CloudPhase::Live if !machine.waiting().is_none() => SummaryState::Waiting,
         CloudPhase::Live if !all_in_effect => SummaryState::NotInEffect,
         CloudPhase::Live => SummaryState::InSync,
     };

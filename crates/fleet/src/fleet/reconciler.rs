@@ -16,6 +16,7 @@ use super::node::{DesiredOn, Node, desired};
 use super::nodes::{NodeId, Nodes};
 use super::settings::Settings;
 use super::timeline::Timeline;
+use crate::lifecycle::SyncState;
 use crate::source::{NodeEffects, NodeFacts};
 use crate::work::Work;
 use edgesync_object::{Labels, NodeName};
@@ -270,17 +271,18 @@ impl Reconciler {
         let before = node.progress.set_different(differences);
         self.ledgers.count(before, differences);
         let machine = &node.machine;
-        node.progress.set_lags(machine.phase() != CloudPhase::Offline && !machine.in_sync(), now);
+        node.progress.set_lags(machine.phase() != CloudPhase::Offline && !machine.is_settled(), now);
         if machine.phase() != CloudPhase::Live {
             return false;
         }
         let (in_sync, rejected) = (machine.in_sync(), machine.refused().count() as u64);
-        let (pending, rejected, held) = match in_sync {
-            true => (0, 0, 0),
-            false => (machine.pending(), rejected, machine.held_count()),
+        let (pending, held, waiting) = (machine.pending(), machine.held_count(), machine.waiting().all());
+        let state = match in_sync {
+            true => SyncState { in_sync, ..SyncState::default() },
+            false => SyncState { in_sync, pending, rejected, held, waiting },
         };
         let name = node.name.clone();
-        self.nodes.lifecycle.in_sync(now, &name, in_sync, pending, rejected, held);
+        self.nodes.lifecycle.in_sync(now, &name, state);
         in_sync
     }
 

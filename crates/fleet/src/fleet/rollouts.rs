@@ -111,8 +111,11 @@ impl Straggler {
                 };
                 let other = stands.other?;
                 let held = other.map(|record| record.version.to_string());
-                let why =
-                    if stands.refusal.is_some() { SummaryState::Rejecting } else { SummaryState::Syncing };
+                let why = match stands.refusal {
+                    Some(_) => SummaryState::Rejecting,
+                    None if node.machine.waits_for_link(&object.uid) => SummaryState::Waiting,
+                    None => SummaryState::Syncing,
+                };
                 // All roles get the same roll-out, and a message may quote the object.
                 let refusal = stands.refusal.filter(|_| !Placement::is_secret(&object.resource));
                 let message = refusal.map(|refusal| refusal.message.clone());
@@ -329,6 +332,7 @@ impl Rollouts {
             SummaryState::Syncing,
             SummaryState::Connecting,
             SummaryState::NotInEffect,
+            SummaryState::Waiting,
             SummaryState::Overdue,
             SummaryState::Offline,
             SummaryState::Away,
@@ -417,7 +421,7 @@ fn rule_name(summary: &Summary, in_force: Option<bool>) -> RuleName {
 
 /// Returns the identity and size of an object.
 pub(super) fn show_object(object: &Placed) -> PlacedObject {
-    let Placed { uid, version, object, resource, size } = object;
+    let Placed { uid, version, object, resource, size, .. } = object;
     PlacedObject {
         uid: uid.to_string(),
         resource_version: version.to_string(),

@@ -182,7 +182,7 @@ impl NodeLifecycle {
             return;
         }
         let name = name.clone();
-        let observed = SyncState { in_sync: false, pending: 1, rejected: 0, held: 0 };
+        let observed = SyncState { pending: 1, ..SyncState::default() };
         let Some(liveness) = self.nodes.get_mut(&name) else { return };
         let is_known = liveness.sync.as_ref().is_some_and(|sync| sync.observed == observed);
         if is_known {

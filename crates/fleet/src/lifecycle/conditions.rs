@@ -11,12 +11,14 @@ use super::{Life, Liveness, Sync};
 const OWN: [&str; 3] = [STORE_HEALTHY, DISK_PRESSURE, TRAFFIC_BUDGET_SPENT];
 
 /// Numbers of missing objects of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SyncState {
-    pub(super) in_sync: bool,
-    pub(super) pending: u64,
-    pub(super) rejected: u64,
-    pub(super) held: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SyncState {
+    pub(crate) in_sync: bool,
+    pub(crate) pending: u64,
+    pub(crate) rejected: u64,
+    pub(crate) held: u64,
+    /// Objects that wait for the node's link.
+    pub(crate) waiting: u64,
 }
 
 /// Published form of a [`SyncState`].
@@ -32,6 +34,7 @@ pub(super) struct SyncCondition {
 const PENDING: &str = "to be sent or removed";
 const REJECTED: &str = "rejected by the node";
 const HELD: &str = "held back from removal until confirmed";
+const WAITING: &str = "waiting for the link";
 
 /// Numbers parsed from a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +42,7 @@ pub struct Counts {
     pub pending: u64,
     pub rejected: u64,
     pub held: u64,
+    pub waiting: u64,
 }
 
 impl Counts {
@@ -49,7 +53,12 @@ impl Counts {
             let number = part.and_then(|part| part.split(' ').next()?.parse().ok());
             number.unwrap_or_default()
         };
-        Self { pending: count(PENDING), rejected: count(REJECTED), held: count(HELD) }
+        Self {
+            pending: count(PENDING),
+            rejected: count(REJECTED),
+            held: count(HELD),
+            waiting: count(WAITING),
+        }
     }
 }
 
@@ -71,13 +80,15 @@ impl SyncState {
             Self { in_sync: true, .. } => NodeReason::InSync,
             Self { held: 1.., .. } => NodeReason::RemovalsHeldBack,
             Self { rejected: 1.., .. } => NodeReason::ObjectsRejected,
+            Self { pending: 0, waiting: 1.., .. } => NodeReason::ObjectsWaiting,
             _ => NodeReason::ObjectsPending,
         };
         if self.in_sync {
             let message = "all desired objects are held at their latest version".to_owned();
             return SyncCondition { reason, message, held: 0 };
         }
-        let counts = [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD)];
+        let counts =
+            [(self.pending, PENDING), (self.rejected, REJECTED), (self.held, HELD), (self.waiting, WAITING)];
         let mut parts: Vec<String> = Vec::new();
         for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
             let noun = if count == 1 { "object" } else { "objects" };
@@ -140,17 +151,20 @@ mod tests {
         for pending in [0, 1, 20] {
             for rejected in [0, 1, 300] {
                 for held in [0, 1, 4000] {
-                    let published = SyncState { in_sync: false, pending, rejected, held }.condition();
-                    assert_eq!(
-                        Counts::read(&published.message),
-                        Counts { pending, rejected, held },
-                        "{published:?}"
-                    );
-                    assert_eq!(published.held, held);
+                    for waiting in [0, 1, 50_000] {
+                        let state = SyncState { in_sync: false, pending, rejected, held, waiting };
+                        let published = state.condition();
+                        assert_eq!(
+                            Counts::read(&published.message),
+                            Counts { pending, rejected, held, waiting },
+                            "{published:?}"
+                        );
+                        assert_eq!(published.held, held);
+                    }
                 }
             }
         }
-        let in_sync = SyncState { in_sync: true, pending: 0, rejected: 0, held: 0 }.condition();
+        let in_sync = SyncState { in_sync: true, ..SyncState::default() }.condition();
         let lost = Condition::unknown(IN_SYNC).message;
         for message in [&*in_sync.message, &*lost, "", "many objects rejected by the node"] {
             assert_eq!(Counts::read(message), Counts::default(), "{message}");

@@ -128,7 +128,7 @@ fn reported_conditions_are_unknown_while_the_node_is_away() {
     assert_eq!(lifecycle.changes_due(seconds(51)), [], "a write that failed is not tried again at once");
     let changes = write(&mut lifecycle, seconds(52));
     assert_eq!(written(&changes, DISK_PRESSURE), Some((TRUE, "DiskAlmostFull")));
-    lifecycle.in_sync(seconds(53), &NODE, true, 0, 0, 0);
+    lifecycle.in_sync(seconds(53), &NODE, SyncState { in_sync: true, ..SyncState::default() });
     let changes = write(&mut lifecycle, seconds(53));
     assert_eq!(written(&changes, DISK_PRESSURE), None, "once is enough");
     assert_eq!(written(&changes, IN_SYNC), Some((TRUE, "InSync")));
@@ -229,14 +229,18 @@ fn wrong_node_clock_is_replaced_by_the_time_of_arrival() {
 #[test]
 fn out_of_sync_is_published_once_it_is_steady() {
     let mut lifecycle = lifecycle(&Registered::default());
-    lifecycle.in_sync(seconds(0), &NODE, true, 0, 0, 0);
+    lifecycle.in_sync(seconds(0), &NODE, SyncState { in_sync: true, ..SyncState::default() });
     assert_eq!(lifecycle.deadline(), None, "a node that is not connected is neither");
     renew(&mut lifecycle, seconds(0));
-    lifecycle.in_sync(seconds(0), &NODE, false, 9, 0, 0);
+    lifecycle.in_sync(seconds(0), &NODE, SyncState { pending: 9, ..SyncState::default() });
     assert_eq!(written(&write(&mut lifecycle, seconds(0)), IN_SYNC), Some((FALSE, "ObjectsPending")));
     let mut see = |now: u64, view: (bool, u64, u64, u64)| {
         renew(&mut lifecycle, seconds(now));
-        lifecycle.in_sync(seconds(now), &NODE, view.0, view.1, view.2, view.3);
+        lifecycle.in_sync(
+            seconds(now),
+            &NODE,
+            SyncState { in_sync: view.0, pending: view.1, rejected: view.2, held: view.3, waiting: 0 },
+        );
         let changes = write(&mut lifecycle, seconds(now));
         written(&changes, IN_SYNC).map(|(status, reason)| (status, reason.to_owned()))
     };
@@ -354,7 +358,7 @@ proptest! {
                     }
                     lifecycle.welcomed(now, &NODE);
                 }
-                Step::See(in_sync) => lifecycle.in_sync(now, &NODE, in_sync, u64::from(!in_sync), 0, 0),
+                Step::See(in_sync) => lifecycle.in_sync(now, &NODE, SyncState { in_sync, pending: u64::from(!in_sync), ..SyncState::default() }),
                 Step::Write(succeeds) => {
                     let changes = lifecycle.changes_due(now);
                     if succeeds {

@@ -44,12 +44,12 @@ fn tally_follows_the_rows() {
     board.publish(2, found(&[("b", row(SummaryState::Syncing, 6))], &[]));
     let shown = read(&board.snapshot());
     assert_eq!((&shown["held"], &shown["desired"]), (&json!(16), &json!(20)));
-    assert_eq!(shown["counts"], json!([1, 1, 0, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(shown["counts"], json!([1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!(shown["states"][1], "syncing");
     assert_eq!(shown["nodes"], json!([["a", 0, 0, 10, 10, 0, 0], ["b", 1, 0, 6, 10, 0, 0]]));
     board.publish(3, found(&[], &["a"]));
     let shown = read(&board.snapshot());
-    assert_eq!(shown["counts"], json!([0, 1, 0, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(shown["counts"], json!([0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!((&shown["held"], &shown["nodes"].as_array().unwrap().len()), (&json!(6), &1));
 }
 

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{Labels, Relation, Resource, ResourceVersion, Uid};
 use edgesync_placement::{NamedNodes, Summary};
 
@@ -49,6 +50,7 @@ impl IndexedObject {
             references: BTreeSet::new(),
             rule: None,
             size: 0,
+            urgency: Urgency::default(),
         }
     }
 }

@@ -54,6 +54,7 @@ fn state_of(node: &Object, is_ready: Option<bool>) -> &'static str {
         (Some(true), Some(Condition { status: "True", .. }), _) => "in sync",
         (Some(true), _, Counts { held: 1.., .. }) => "held back",
         (Some(true), _, Counts { pending: 1.., .. }) => "syncing",
+        (Some(true), _, Counts { waiting: 1.., .. }) => "waiting",
         (Some(true), ..) => "live",
         _ => "offline",
     }

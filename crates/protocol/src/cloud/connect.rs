@@ -419,6 +419,7 @@ impl CloudMachine {
                 patches: hello.patches,
             },
         };
+        self.metered.begin(hello.metered);
         self.ledger.note_leftovers(desired);
         // The removals are known only after this replica has caught up. Until then the node does
         // not learn the new incarnation, so that any replica that serves it next checks its
@@ -432,7 +433,8 @@ impl CloudMachine {
         self.reconsider_all(self.last_received, desired);
         let may_learn = is_checked || hello.incarnation.is_none();
         let changed = may_learn && hello.incarnation.as_deref() != Some(&self.settings.incarnation);
-        let (pending, held) = (self.pending(), self.guard.count());
+        let (pending, held, waiting) = (self.pending(), self.guard.count(), self.waiting());
+        self.metered.on_welcome(self.last_received, waiting);
         self.output.welcome(Welcome {
             session: hello.session,
             incarnation: changed.then(|| self.settings.incarnation.to_string()),
@@ -440,7 +442,8 @@ impl CloudMachine {
             pending,
             held,
             register: !self.settings.is_registered,
-            features: Self::features(hello.lease),
+            features: Self::features(hello.lease, hello.metered.is_some()),
+            waiting,
         });
         self.output.notice(CloudNotice::Welcomed { pending, held });
         self.begin_lease(hello.lease);

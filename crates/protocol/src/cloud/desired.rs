@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::digest::{Epoch, Tally};
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion};
 
 use super::types::Record;
@@ -19,6 +20,8 @@ pub struct Desired {
     pub resource: Arc<Resource>,
     /// The size of its JSON in bytes, an estimate.
     pub size: usize,
+    /// The urgency: more urgent objects are sent first.
+    pub urgency: Urgency,
     /// Whether only this version will do, as in the revision of a roll-out; otherwise a newer one
     /// is as good.
     pub is_exact: bool,

@@ -15,6 +15,7 @@ use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Up};
 use crate::timing::Now;
 use crate::upload::IngestCursor;
 use edgesync_fuzz::{files, fuzz};
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{Budget, ResourceVersion, kinds};
 
 /// The largest frame in bytes, decoded.
@@ -128,6 +129,7 @@ fn desired() -> DesiredObjects {
             object: Arc::new(object),
             resource: Arc::new(kinds::guess("apps/v1", "Deployment", true)),
             size: 100,
+            urgency: Urgency::Normal,
         };
         desired.tell(Now::ZERO, None, &uid.into(), Some(wish));
     }

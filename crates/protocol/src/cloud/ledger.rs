@@ -246,6 +246,11 @@ impl Ledger {
         }
     }
 
+    /// Returns the held object of this name that is no longer desired.
+    pub(super) fn leftover(&self, key: &ObjectKey) -> Option<&Uid> {
+        self.leftovers.get(key)
+    }
+
     pub(super) fn has_leftovers(&self) -> bool {
         !self.leftovers.is_empty()
     }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::frame::{Confirm, Down, HelloRequest, InventoryRequest, Welcome};
+use crate::metered::Waiting;
 use crate::renewal::{Renewal, Stay};
 use crate::timing::Now;
 use crate::upload::UploadConfirm;
@@ -117,7 +118,9 @@ impl Output {
 
     /// Acknowledges the Hello of a node that waits for its Welcome. Announces nothing.
     pub(super) fn acknowledge_hello(&mut self, session: String, held: u64) {
-        self.frames.push_back(Down::Confirm(Confirm { session, revision: 0, pending: 1, held }));
+        let (waiting, receipt) = (Waiting::default(), 0);
+        let confirm = Confirm { session, revision: 0, pending: 1, held, waiting, receipt };
+        self.frames.push_back(Down::Confirm(confirm));
     }
 
     pub(super) fn request_inventory(&mut self, request: InventoryRequest) {

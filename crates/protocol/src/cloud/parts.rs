@@ -32,6 +32,26 @@ const PART_SHARE: usize = 32;
 /// The smallest such share in bytes.
 const MIN_PART_SHARE: usize = 16 << 10;
 
+/// The bytes that a part needs.
+pub(super) struct PartNeed;
+
+impl PartNeed {
+    /// The bytes of the frame of the smallest part, at most: a piece of JSON text at most doubles
+    /// in size as a JSON string.
+    pub(super) const BYTES: usize = FRAME_OVERHEAD + 2 * MIN_PART;
+
+    /// Returns the longest piece whose frame takes at most `left` bytes; `None` if the smallest one
+    /// may take more.
+    pub(super) fn most(left: usize) -> Option<usize> {
+        (left >= Self::BYTES).then(|| (left - FRAME_OVERHEAD) / 2)
+    }
+
+    /// Returns the bytes of a piece as a JSON string, without the quotes.
+    pub(super) fn written(data: &str) -> usize {
+        data.len() + data.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count()
+    }
+}
+
 /// The effect of the node's answer to a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {

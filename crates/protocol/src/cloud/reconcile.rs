@@ -8,10 +8,11 @@ use crate::change::{ObjectRef, Uid};
 use crate::fault::{Fault, planted};
 use crate::timing::Now;
 use edgesync_object::Relation;
+use edgesync_object::urgency::Urgency;
 
 use super::desired::{Desired, DesiredState};
 use super::guard::Verdict;
-use super::queue::Action;
+use super::queue::{Action, Entry};
 use super::{CloudEffect, CloudMachine, CloudNotice, Reached};
 
 /// Replaces the accepted incarnation of a node that has claimed a rollback of the store: none is
@@ -74,6 +75,13 @@ impl CloudMachine {
 
     /// Queues a UID or removes it from the queue, by its current state.
     pub(super) fn reconsider(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
+        self.schedule(now, uid, desired);
+        if self.metered.is_metered() {
+            self.release_replaced(now, uid, desired);
+        }
+    }
+
+    fn schedule(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
         if !self.is_live() || self.ledger.is_behind() || self.sender.is_busy_with(uid) {
             return;
         }
@@ -93,9 +101,37 @@ impl CloudMachine {
             self.request_catch_up();
             return self.queue.remove(uid);
         }
-        if let Some(object) = self.object(uid, desired) {
-            let lane = self.lane(uid, action, desired);
-            self.queue.insert(uid, &object, action, lane);
+        let Some(object) = self.object(uid, desired) else { return };
+        let lane = self.lane(uid, action, desired);
+        // Removals are small, and have no urgency of their own.
+        let latest = desired.get(uid).filter(|_| action == Action::Put);
+        let (urgency, size) = latest.map_or((Urgency::Normal, 0), |latest| (latest.urgency, latest.size));
+        if action == Action::Put
+            && let Err(reason) = self.metered.admits(urgency, size)
+        {
+            self.queue.hold(uid, reason, object.clone());
+            return self.delay_replaced(&object, uid, desired);
+        }
+        if action == Action::Delete
+            && let Some(replacement) = self.replacement(uid, &object)
+        {
+            return self.queue.delay(uid, object, replacement);
+        }
+        let size = if self.metered.is_metered() { size } else { 0 };
+        self.queue.insert(uid, Entry { object: object.clone(), action, lane, urgency, size });
+        if action == Action::Put {
+            self.delay_replaced(&object, uid, desired);
+        }
+    }
+
+    /// Delays the removal of the object that this one replaces on a metered link.
+    fn delay_replaced(&mut self, object: &ObjectRef, uid: &Uid, desired: &impl DesiredState) {
+        if !self.metered.is_metered() {
+            return;
+        }
+        let Some(replaced) = self.ledger.leftover(&object.key()).cloned() else { return };
+        if self.queue.is_queued(&replaced) && desired.get(&replaced).is_none() {
+            self.queue.delay(&replaced, Arc::new(object.clone()), uid.clone());
         }
     }
 

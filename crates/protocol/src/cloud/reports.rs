@@ -160,6 +160,7 @@ impl CloudMachine {
         let refusal = Refusal { version, reason, message: message.clone() };
         let config = &self.settings.config;
         let delays = (config.reject_retry_min, config.reject_retry_max);
+        self.release_replaced(now, &uid, desired);
         if self.deliveries.refuse(now, &uid, refusal, delays) {
             let object = self.object(&uid, desired);
             self.output.notice(CloudNotice::Rejected { uid, object, reason, message });

@@ -14,7 +14,7 @@ use crate::timing::{Now, backoff};
 use edgesync_object::{Resource, ResourceVersion, Scope, pluralize, split_api_version};
 
 use super::desired::{Desired, DesiredState};
-use super::parts::{Progress, Unfinished};
+use super::parts::{PartNeed, Progress, Unfinished};
 use super::queue::{Action, Lane};
 use super::sender::{Departed, FRAME_OVERHEAD, Form, Ready};
 use super::{CloudEffect, CloudMachine, LoadRequest, Loaded, PeerLimits, Phase, Record};
@@ -44,13 +44,14 @@ impl CloudMachine {
             return;
         }
         let Some(begun) = self.sender.transfer.begun() else { return };
-        if !self.queue.contains(&begun.uid) {
+        if !self.queue.is_queued(&begun.uid) || self.is_outranked(&begun.uid, desired) {
             return;
         }
         let latest = desired.get(&begun.uid).filter(|_| self.is_useful(&begun, desired));
         match latest.filter(|latest| begun.is_continued(Some(latest))) {
             Some(latest) => {
                 self.queue.remove(&begun.uid);
+                self.metered.take_large(latest.urgency);
                 self.sender.prepare(&begun.uid, latest.object);
                 self.sender.take_up_begun();
             }
@@ -60,10 +61,20 @@ impl CloudMachine {
 
     /// Returns the next object of a lane. Of the large ones, first the one that the node holds a
     /// part of: another one would replace that part. If this replica has to catch up before it may
-    /// send that object, the others wait.
-    fn next_queued(&self, lane: Lane) -> Option<(Uid, Action)> {
+    /// send that object, the others wait. `taken` are the number and the bytes of the messages that
+    /// share its frame.
+    fn next_queued(
+        &self,
+        lane: Lane,
+        taken: (usize, usize),
+        desired: &impl DesiredState,
+    ) -> Option<(Uid, Action)> {
+        if self.metered.is_metered() && lane == Lane::Small {
+            return self.next_small(taken.0, taken.1);
+        }
         if lane == Lane::Large
             && let Some((uid, _)) = self.sender.transfer.partial()
+            && !self.is_outranked(uid, desired)
         {
             if let Some(action) = self.queue.in_lane(uid, lane) {
                 return Some((uid.clone(), action));
@@ -76,7 +87,10 @@ impl CloudMachine {
     }
 
     fn load(&mut self, lane: Lane, most: usize, desired: &impl DesiredState) -> Option<CloudEffect> {
-        if self.sender.is_preparing(lane) {
+        // On a metered link, messages that the credit does not suffice for hold up no smaller ones.
+        let left = self.metered.left().filter(|_| lane == Lane::Small);
+        let is_held_up = left.is_some_and(|left| !self.sender.is_loading(lane) && !self.sender.fits(left));
+        if self.sender.is_preparing(lane) && !is_held_up {
             return None;
         }
         let (_, limits) = self.phase.live()?;
@@ -86,7 +100,7 @@ impl CloudMachine {
         let is_idle = self.sender.window(lane) == 0;
         let (mut puts, mut taken, mut bytes) = (Vec::new(), Vec::new(), 0);
         while taken.len() < max_objects && self.sender.has_room(max_window) {
-            let Some((uid, action)) = self.next_queued(lane) else { break };
+            let Some((uid, action)) = self.next_queued(lane, (taken.len(), bytes), desired) else { break };
             let size = size(&uid, action, desired);
             // One object may be in flight alone, whatever its size.
             let is_first = taken.is_empty();
@@ -99,6 +113,9 @@ impl CloudMachine {
                 && let Some(latest) = desired.get(&uid)
             {
                 bytes += size;
+                if lane == Lane::Large {
+                    self.metered.take_large(latest.urgency);
+                }
                 let base = self.base_of(&uid, &latest, limits, desired);
                 puts.push(LoadRequest { uid: uid.clone(), version: latest.version, base });
             }
@@ -198,7 +215,9 @@ impl CloudMachine {
     pub(super) fn next_objects(&mut self, now: Now, desired: &impl DesiredState) -> Option<Down> {
         let Phase::Live { session, limits } = &self.phase else { return None };
         let (session, limits) = (session.clone(), *limits);
+        // On a metered link, parts follow all messages that are ready.
         if self.sender.take_turn(false)
+            && !self.metered.is_metered()
             && let Some(part) = self.next_part(now, &session, limits, desired)
         {
             return Some(part);
@@ -207,7 +226,7 @@ impl CloudMachine {
         let receipt = self.pacer.next_frame();
         let patches = self.next_messages(now, Form::Patch, limits, desired);
         if !patches.is_empty() {
-            self.pacer.on_sent(now, &self.settings.config, patches.iter().map(Ready::len).sum());
+            self.sent(now, patches.iter().map(Ready::len).sum(), patches.len());
             let patches = patches.into_iter().filter_map(|ready| ready.patch).collect();
             return Some(Down::Patches(Patches { session, receipt, patches }));
         }
@@ -215,9 +234,15 @@ impl CloudMachine {
         if messages.is_empty() {
             return self.next_part(now, &session, limits, desired);
         }
-        self.pacer.on_sent(now, &self.settings.config, messages.iter().map(Ready::len).sum());
+        self.sent(now, messages.iter().map(Ready::len).sum(), messages.len());
         let messages = messages.into_iter().map(|ready| ready.text).collect();
         Some(Down::Objects(ObjectsText { session, receipt, messages }))
+    }
+
+    /// Counts the next frame, with this number of messages of `bytes` bytes, as sent.
+    fn sent(&mut self, now: Now, bytes: usize, messages: usize) {
+        self.metered.on_sent(self.pacer.next_frame(), FRAME_OVERHEAD + bytes + messages);
+        self.pacer.on_sent(now, &self.settings.config, bytes);
     }
 
     fn next_messages(
@@ -227,6 +252,9 @@ impl CloudMachine {
         limits: PeerLimits,
         desired: &impl DesiredState,
     ) -> Vec<Ready> {
+        if let Some(left) = self.metered.left() {
+            self.sender.bring_forward(left);
+        }
         let mut messages: Vec<Ready> = Vec::new();
         let mut bytes = FRAME_OVERHEAD;
         while let Some(ready) = self.sender.first_ready(form) {
@@ -241,6 +269,7 @@ impl CloudMachine {
             let length = bytes + ready.len() + 1;
             let full = messages.len() >= self.settings.config.frame_objects
                 || length > limits.max_frame
+                || self.metered.left().is_some_and(|left| length > left)
                 || (!messages.is_empty() && (alone || length > capacity));
             if full {
                 break;
@@ -303,7 +332,10 @@ impl CloudMachine {
             // Small objects arrive soon and may be faster to send.
             return None;
         }
-        let capacity = self.pacer.capacity(&self.settings.config)?;
+        let mut capacity = self.pacer.capacity(&self.settings.config)?;
+        if let Some(left) = self.metered.left() {
+            capacity = capacity.min(PartNeed::most(left)?);
+        }
         self.drop_outrun(now, desired);
         if let Some(ready) = self.sender.take_large() {
             if self.is_obsolete(&ready, desired) {
@@ -315,6 +347,9 @@ impl CloudMachine {
         let (part, whole) = self.sender.transfer.cut(session, limits, self.pacer.next_frame(), capacity)?;
         if let Some((sent, bytes)) = whole {
             self.mark_sent(sent, Lane::Large, bytes);
+        }
+        if self.metered.is_metered() {
+            self.metered.on_sent(part.receipt, FRAME_OVERHEAD + PartNeed::written(&part.data));
         }
         self.pacer.on_sent(now, &self.settings.config, part.data.len());
         Some(Down::Part(part))

@@ -9,7 +9,7 @@ use crate::change::{ObjectRef, Uid};
 use crate::fault::{Fault, planted};
 use crate::message::{MessageText, Outgoing};
 use crate::patch::Patch;
-use edgesync_object::{Relation, ResourceVersion};
+use edgesync_object::{ObjectKey, Relation, ResourceVersion};
 
 use super::desired::DesiredState;
 use super::ledger::Ledger;
@@ -146,6 +146,14 @@ impl Sender {
         sent.or_else(|| self.preparing.get(uid)).cloned()
     }
 
+    /// Returns the object of this name whose message is being prepared or in flight.
+    pub(super) fn put_named(&self, key: &ObjectKey) -> Option<&Uid> {
+        let is_put = |sent: &InFlight| sent.action == Action::Put && sent.object.key() == *key;
+        let sent = self.in_flight.iter().find(|(_, sent)| is_put(sent)).map(|(uid, _)| uid);
+        let prepared = || self.preparing.iter().find(|(_, object)| object.key() == *key).map(|(uid, _)| uid);
+        sent.or_else(prepared)
+    }
+
     /// Returns whether messages are in preparation or ready in a lane: no more are prepared then.
     pub(super) fn is_preparing(&self, lane: Lane) -> bool {
         let waits = match lane {
@@ -234,6 +242,22 @@ impl Sender {
         }
     }
 
+    /// Returns whether a message that is ready fits into so many bytes of a frame.
+    pub(super) fn fits(&self, left: usize) -> bool {
+        let fits = |ready: &Ready| FRAME_OVERHEAD + ready.len() < left;
+        self.ready.iter().any(fits) || self.patching.first().is_some_and(fits)
+    }
+
+    /// Puts the first message that fits into so many bytes of a frame before those that do not.
+    pub(super) fn bring_forward(&mut self, left: usize) {
+        let fits = |ready: &Ready| FRAME_OVERHEAD + ready.len() < left;
+        if let Some(at) = self.ready.iter().position(fits).filter(|at| *at > 0)
+            && let Some(ready) = self.ready.remove(at)
+        {
+            self.ready.push_front(ready);
+        }
+    }
+
     /// Returns the next message of a form that fits a frame.
     pub(super) fn first_ready(&self, form: Form) -> Option<&Ready> {
         match form {
@@ -252,6 +276,11 @@ impl Sender {
     /// Returns whether a message waits for the link that has not begun to leave.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty() || self.patching.first().is_some() || !self.large.is_empty()
+    }
+
+    /// Returns the message that is sent in parts next.
+    pub(super) fn first_large(&self) -> Option<&Ready> {
+        self.large.front()
     }
 
     /// Returns the next large message, unless another one is being sent in parts.
@@ -278,6 +307,17 @@ impl Sender {
         self.preparing.remove(&uid);
         let sent = InFlight { frame, first, version, object, action, lane, bytes, base, answered: false };
         self.in_flight.insert(uid, sent);
+    }
+
+    /// Returns whether a message is being prepared, or sent in parts.
+    pub(super) fn is_unsent(&self, uid: &Uid) -> bool {
+        self.preparing.contains_key(uid)
+    }
+
+    /// Returns the number of objects that are being prepared, and of the message being sent in
+    /// parts.
+    pub(super) fn unsent(&self) -> usize {
+        self.preparing.len()
     }
 
     /// Returns the number of objects that are being prepared, in flight, or being recorded.

@@ -49,8 +49,9 @@ impl CloudMachine {
     }
 
     /// Returns the features for the Welcome of a node.
-    pub(super) fn features(terms: Option<LeaseTerms>) -> Vec<Feature> {
-        if terms.is_some() { Feature::ALL.to_vec() } else { Vec::new() }
+    pub(super) fn features(terms: Option<LeaseTerms>, is_metered: bool) -> Vec<Feature> {
+        let of_all = if terms.is_some() { &Feature::ALL[..] } else { &[] };
+        of_all.iter().copied().chain(is_metered.then_some(Feature::Metered)).collect()
     }
 
     /// Applies the terms in the Hello of a node, with its Welcome.

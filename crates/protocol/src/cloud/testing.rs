@@ -9,6 +9,7 @@ use super::{
 use crate::change::Uid;
 use crate::frame::{DEFAULT_MAX_FRAME, Hello, Up};
 use crate::timing::Now;
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion};
 
 /// A desired object of the node.
@@ -18,6 +19,7 @@ pub(crate) struct DesiredObject {
     pub(crate) object: Arc<ObjectRef>,
     pub(crate) resource: Arc<Resource>,
     pub(crate) size: usize,
+    pub(crate) urgency: Urgency,
 }
 
 /// The desired state of the node as its machine knows it, and a filter for objects that are
@@ -39,8 +41,8 @@ impl Default for DesiredObjects {
 
 impl DesiredObject {
     pub(crate) fn desired(&self) -> Desired {
-        let Self { version, object, resource, size } = self.clone();
-        Desired { version, object, resource, size, is_exact: false }
+        let Self { version, object, resource, size, urgency } = self.clone();
+        Desired { version, object, resource, size, urgency, is_exact: false }
     }
 }
 

@@ -106,6 +106,7 @@ impl EdgeMachine {
     }
 
     pub(super) fn apply(&mut self, changes: Vec<Change>, rejected: Vec<Rejected>, receipt: u64) {
+        self.metered.received(receipt);
         let mut uids = changes.iter().map(Change::uid).chain(rejected.iter().map(|rejected| &rejected.uid));
         if uids.any(|uid| self.receiving.is_about(uid)) {
             // The cloud has sent another version as a whole, or removes the object.

@@ -116,6 +116,8 @@ pub(super) struct Outbox {
     id: String,
     lanes: [LaneState; Lane::ALL.len()],
     is_frugal: bool,
+    /// Whether nothing is sent: the link has no bytes left for a frame.
+    is_held: bool,
     /// Whether the cloud has reported the confirmed numbers in this session.
     is_probed: bool,
     reading: Option<Reading>,
@@ -131,7 +133,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Returns the highest-priority lane with pending items that may be sent.
     fn next_lane(&self) -> Option<Lane> {
-        let may_send = |lane: &Lane| !(self.is_frugal && *lane == Lane::Bulk);
+        let may_send = |lane: &Lane| !(self.is_held || self.is_frugal && *lane == Lane::Bulk);
         Lane::ALL.into_iter().filter(may_send).find(|lane| self.lanes[lane.index()].has_pending())
     }
 
@@ -208,6 +210,9 @@ impl EdgeMachine {
     pub fn outbox_read(&mut self, now: Now, mut items: Vec<UploadItem>) {
         let Some(Reading { lane, last, is_stale: false }) = self.outbox.reading.take() else { return };
         self.outbox.failures = 0;
+        if self.outbox.is_held {
+            return;
+        }
         let state = self.outbox.lane(lane);
         if items.is_empty() {
             state.drained = state.drained.max(last);
@@ -263,6 +268,18 @@ impl EdgeMachine {
     /// duration.
     pub fn set_frugal(&mut self, now: Now, frugal: bool) {
         self.outbox.is_frugal = frugal;
+        self.probe(now);
+    }
+
+    /// Sets whether nothing of the outbox is sent: a metered link has no bytes left for a frame. A
+    /// frame that waits is read again later.
+    pub fn hold_outbox(&mut self, now: Now, held: bool) {
+        if std::mem::replace(&mut self.outbox.is_held, held) == held {
+            return;
+        }
+        if held {
+            self.outbox.in_flight.take_if(|in_flight| in_flight.wait.is_queued());
+        }
         self.probe(now);
     }
 

@@ -102,6 +102,7 @@ impl EdgeMachine {
         }
         self.extend_waits_for_objects(now);
         let (uid, receipt) = (part.uid.clone(), part.receipt);
+        self.metered.received(receipt);
         let arrival = self.receiving.parts.take(part, u64::from(self.config.max_object));
         self.drop_stale_parts();
         match arrival {

@@ -24,6 +24,7 @@ fn hello() -> Hello {
         partial: None,
         patches: false,
         lease: Some(LeaseTerms { seconds: 40, acquired: 1_795_237_935_165_062 }),
+        metered: None,
     }
 }
 
@@ -38,6 +39,7 @@ fn a_reconnect_of_a_node_in_sync_fits_into_400_bytes() {
         held: 0,
         register: false,
         features: Feature::ALL.to_vec(),
+        waiting: Default::default(),
     });
     let down = down.encode(1024).unwrap();
     assert!(up.len() + down.len() <= 400, "{} + {}", up.len(), down.len());

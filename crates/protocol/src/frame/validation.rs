@@ -26,6 +26,7 @@ impl Up {
             }
             Self::Lease(lease) => check_text(&lease.session),
             Self::Renew(renew) => check_text(&renew.session),
+            Self::Credit(credit) => check_text(&credit.session),
             Self::Upload(upload) => {
                 check_text(&upload.session)?;
                 check_text(&upload.outbox)?;

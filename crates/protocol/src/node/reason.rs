@@ -67,6 +67,8 @@ condition_reasons! {
         InSync = (IN_SYNC, True),
         /// Objects have yet to be sent or removed.
         ObjectsPending = (IN_SYNC, False),
+        /// All objects that have yet to be sent or removed wait for the link of the node.
+        ObjectsWaiting = (IN_SYNC, False),
         /// The node rejects objects.
         ObjectsRejected = (IN_SYNC, False),
         /// The mass-delete guard holds back removals.

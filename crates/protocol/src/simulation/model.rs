@@ -23,6 +23,8 @@ use crate::parts;
 use edgesync_object::{ObjectKey, Resource, ResourceVersion, Scope};
 
 #[cfg(test)]
+pub(crate) use cloud::urgency_of;
+#[cfg(test)]
 pub use cloud::{CloudDb, noise};
 #[cfg(test)]
 pub use history::History;

@@ -5,6 +5,7 @@ mod convergence;
 mod events;
 mod fate;
 mod handles;
+mod metered;
 mod patches;
 mod upstream;
 mod wire;
@@ -24,6 +25,7 @@ use crate::timing::Now;
 use super::model::{CloudDb, EdgeDb, History};
 use super::timeline::{Random, Timeline};
 use events::Event;
+pub(super) use metered::Link;
 use upstream::Upstream;
 pub(super) use wire::Line;
 use wire::{DOWN, UP, Way};
@@ -125,6 +127,12 @@ impl Chaos {
         reformat: 0,
         twins: false,
     };
+
+    /// Returns the same faults over so many steps on a link that keeps the order of its frames, for
+    /// one agent.
+    pub(super) fn in_order(self, steps: u64) -> Self {
+        Self { steps, duplicate: 0, late: 0, damage: 0, twins: false, ..self }
+    }
 
     pub(super) fn for_seed(random: &mut Random) -> Self {
         let mut up_to = |max: u64| if random.percent(50) { 0 } else { random.below(max + 1) };
@@ -269,6 +277,8 @@ pub(super) struct World {
     busy: Option<Rc<Cell<Now>>>,
     upstream: Upstream,
     patches: patches::Patches,
+    /// The terms of the node's link, if it is metered.
+    metered: Option<metered::Link>,
     chaos_has_twins: bool,
 }
 
@@ -345,6 +355,7 @@ impl World {
             busy,
             upstream: Upstream::default(),
             patches: patches::Patches::default(),
+            metered: None,
             chaos_has_twins: chaos.twins,
         };
         world.start_cloud();
@@ -449,6 +460,7 @@ impl World {
         self.vanished.push((0, self.may_vanish(agent)));
         let (now, random) = (self.time.now, self.time.random.next());
         self.time.say(|| format!("agent {agent} connects"));
+        self.state_terms();
         if let Some(machine) = &mut self.agents[agent].machine {
             machine.connected(now, self.sizes.max_frame(), random);
         }
@@ -486,6 +498,9 @@ impl World {
             if let Some(effect) = machine.poll_effect() {
                 self.perform(agent, life, effect);
                 continue;
+            }
+            if connected {
+                self.state_terms();
             }
             if !connected || !self.has_room(UP) {
                 return;

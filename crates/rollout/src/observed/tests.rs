@@ -11,7 +11,7 @@ fn at(minutes: i64) -> Timestamp {
 }
 
 fn facts(answer: Answer, link: Link) -> NodeFacts {
-    NodeFacts { assigned_at: Some(at(0)), first_connected: None, answer, link }
+    NodeFacts { assigned_at: Some(at(0)), first_connected: None, waited_until: None, answer, link }
 }
 
 fn state(facts: &NodeFacts, minutes: i64) -> NodeState {
@@ -88,13 +88,26 @@ fn waiting_is_excused_after_its_term() {
     assert_eq!((state(&gone, 79), state(&gone, 80)), (NodeState::Waiting, NodeState::Away));
 }
 
+/// It failed at once when its wait ended later than `healthyWithin`.
+#[test]
+fn node_has_its_time_to_answer_after_a_wait() {
+    let waited = NodeFacts {
+        first_connected: Some(at(0)),
+        waited_until: Some(at(300)),
+        ..facts(Answer::Incomplete, Link::Connected(at(0)))
+    };
+    let within = i64::try_from(rollout().healthy_within.as_secs() / 60).unwrap();
+    assert_eq!(state(&waited, 300 + within - 1), NodeState::Pending);
+    assert_eq!(state(&waited, 300 + within), NodeState::Silent);
+}
+
 #[test]
 fn extreme_times_do_not_overflow() {
     for time in [Timestamp::MIN, Timestamp::MAX] {
         for link in [Link::Connected(time), Link::Disconnected { last_heard: time, expected: Some(time) }] {
             for answer in [Answer::Incomplete, Answer::Waiting(time)] {
-                let first_connected = Some(time);
-                let facts = NodeFacts { assigned_at: Some(time), first_connected, answer, link };
+                let (assigned_at, first_connected, waited_until) = (Some(time), Some(time), Some(time));
+                let facts = NodeFacts { assigned_at, first_connected, waited_until, answer, link };
                 for now in [Timestamp::MIN, at(0), Timestamp::MAX] {
                     drop(facts.classify(now, &rollout()));
                 }

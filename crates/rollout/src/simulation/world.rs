@@ -569,6 +569,7 @@ impl World {
             let facts = NodeFacts {
                 assigned_at: assigned.map(|(_, at)| at),
                 first_connected: node.first_connected,
+                waited_until: None,
                 answer: self.answer(node),
                 link: node.link,
             };

@@ -77,6 +77,7 @@ impl Scripted {
             partial: None,
             patches: false,
             lease: None,
+            metered: None,
         }))
         .await;
     }

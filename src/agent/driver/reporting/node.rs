@@ -158,7 +158,7 @@ impl Reporting {
         let mut conditions = vec![
             node_report::store_condition(&health),
             self.node.disk_condition(&self.config, store),
-            self.traffic.condition(),
+            self.metered.condition().unwrap_or_else(|| self.traffic.condition()),
         ];
         conditions.extend(others);
         self.node.set_conditions(conditions, &self.events);

@@ -282,7 +282,14 @@ impl DesiredState for Wish {
     fn get(&self, uid: &str) -> Option<Desired> {
         let Self { version, object, resource, size, .. } = self;
         let (version, object, resource) = (version.clone(), object.clone(), resource.clone());
-        (*self.uid == *uid).then_some(Desired { version, object, resource, size: *size, is_exact: false })
+        (*self.uid == *uid).then_some(Desired {
+            version,
+            object,
+            resource,
+            size: *size,
+            urgency: Default::default(),
+            is_exact: false,
+        })
     }
 
     fn iter(&self) -> impl Iterator<Item = (&str, ResourceVersion)> {

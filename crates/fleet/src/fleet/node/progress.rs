@@ -50,7 +50,7 @@ impl Progress {
     }
 
     /// Returns the duration of the lag; zero without one.
-    pub(super) fn lag(&self, now: Now) -> Duration {
+    pub(crate) fn lag(&self, now: Now) -> Duration {
         self.lags_since.map(|since| now.saturating_sub(since)).unwrap_or_default()
     }
 }

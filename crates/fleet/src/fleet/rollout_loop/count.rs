@@ -92,6 +92,7 @@ pub(super) struct Fact {
     first_connected: Option<Timestamp>,
     connected_since: Option<Timestamp>,
     waiting_since: Option<Timestamp>,
+    waited_until: Option<Timestamp>,
     /// Its last answer, which counts while it is away.
     answer: Option<Answer>,
     /// Tally of its records when they differed from the desired state.
@@ -279,7 +280,14 @@ impl Fact {
             // It has never connected.
             let assigned_at = Some(*self.assigned_at.get_or_insert(now));
             let link = Link::Disconnected { last_heard: Timestamp::MIN, expected: None };
-            return NodeFacts { assigned_at, first_connected: None, answer: Answer::Incomplete, link };
+            let (first_connected, waited_until) = (None, None);
+            return NodeFacts {
+                assigned_at,
+                first_connected,
+                waited_until,
+                answer: Answer::Incomplete,
+                link,
+            };
         };
         let is_assigned =
             reconciler.desired.rollouts.revision_of(name, index).is_some_and(|revision| revision.key == *key);
@@ -312,10 +320,11 @@ impl Fact {
             self.answer = None;
         }
         let answer = self.answer.clone().unwrap_or(Answer::Incomplete);
-        if !matches!(answer, Answer::Waiting(_)) {
-            self.waiting_since = None;
+        if !matches!(answer, Answer::Waiting(_)) && self.waiting_since.take().is_some() {
+            self.waited_until = Some(now);
         }
-        NodeFacts { assigned_at: self.assigned_at, first_connected: self.first_connected, answer, link }
+        let Self { assigned_at, first_connected, waited_until, .. } = *self;
+        NodeFacts { assigned_at, first_connected, waited_until, answer, link }
     }
 
     /// Returns the answer of a node by what it has reported to this process; `None` if that is not
@@ -353,12 +362,15 @@ impl Fact {
                 .filter_map(|revision| rule.revision(&rule.revision_key(revision))?.set.as_deref());
             sets.any(|set| set.version(uid).is_some())
         };
-        let mut is_incomplete = false;
+        let (mut is_incomplete, mut waits) = (false, false);
         for uid in machine.differing()? {
             if !is_of_rule(uid) {
                 continue;
             }
-            is_incomplete = true;
+            match machine.waits_for_link(uid) {
+                true => waits = true,
+                false => is_incomplete = true,
+            }
             let refusal = machine.stands_with(uid).and_then(|stands| stands.refusal);
             if let Some((refusal, entry)) = refusal.zip(assigned.set.entries().get(uid))
                 && refusal.version == entry.version
@@ -371,9 +383,10 @@ impl Fact {
                 )));
             }
         }
-        Some(match is_incomplete {
-            true => Answer::Incomplete,
-            false => self.effect(reconciler, node, assigned, now),
+        Some(match (is_incomplete, waits) {
+            (true, _) => Answer::Incomplete,
+            (false, true) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            (false, false) => self.effect(reconciler, node, assigned, now),
         })
     }
 

@@ -90,12 +90,12 @@ async fn overview_follows_nodes_that_connect_and_leave() {
     let names: Vec<&Value> = view["nodes"].as_array().unwrap().iter().map(|row| &row[0]).collect();
     assert_eq!(names, ["node-0", "node-1", "node-2"]);
     shown.nodes[0].abort();
-    let view = shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 1, 0, 0, 0])).await;
+    let view = shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])).await;
     let row = &view["nodes"][0];
     assert_eq!((&row[0], &row[1], &row[3]), (&json!("node-0"), &json!(6), &json!(1)));
     let removed = shown.ask(|answer| AdminRequest::Remove(node_name("node-0"), answer)).await;
     assert!(removed.unwrap());
-    shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1, 0, 0])).await;
+    shown.until_shown(|view| view["counts"] == json!([2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0])).await;
     shown.nodes.iter().for_each(tokio::task::JoinHandle::abort);
 }
 

@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::turns::{NODES, State, World, queue_frames};
 use super::*;
+use crate::fleet::overview::row_of;
 use crate::node_name;
 use crate::work::MAX_TURN;
-use edgesync_admin::cloud::RolloutStatus;
+use edgesync_admin::cloud::{RolloutStatus, SummaryState};
 use edgesync_broker::Channel;
 use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{Labels, Object, kinds};
 use edgesync_placement::Summary;
 use edgesync_protocol::frame::{Up, Upload};
+use edgesync_protocol::metered::MeteredLink;
 use edgesync_protocol::upload::{Lane, UploadItem};
 use edgesync_rollout::status::PauseReason;
 use edgesync_rollout::{Command, Rollout};
@@ -342,6 +345,46 @@ async fn new_object_that_a_file_rule_concerns_is_waited_for() {
     }
     fleet.report(&rest, "new", version, true);
     fleet.until("it is in effect", |fleet| fleet.shown().waves[0].good == 2).await;
+    fleet.until("the revision is stable", |fleet| fleet.stack() == [(2, 1)]).await;
+}
+
+/// It was a failure after `healthyWithin`, and the node counted as one that lags.
+#[tokio::test]
+async fn object_that_waits_for_a_metered_link_fails_no_roll_out() {
+    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let mut fleet = Waves::<false>::of(3, &rule).await;
+    fleet.put("web");
+    fleet.world.connect_all();
+    fleet.until("what is placed is the stable revision", |fleet| fleet.stack() == [(1, 1)]).await;
+    let name = fleet.world.devices.keys().next().unwrap().clone();
+    let set_link = |fleet: &mut Waves, link| {
+        let device = fleet.world.devices.get_mut(&name).unwrap();
+        device.machine.set_metered(device.origin.elapsed(), link, random());
+        queue_frames(&name, device, &mut fleet.world.up);
+    };
+    set_link(&mut fleet, Some(MeteredLink { urgency: Urgency::High, ..MeteredLink::default() }));
+    let version = fleet.put("new");
+    let waits = |fleet: &Waves| {
+        let wave = &fleet.shown().waves[0];
+        (wave.held_only, wave.waiting) == (2, 1)
+    };
+    fleet.until("the others hold the new object", waits).await;
+    for _ in 0..130 {
+        tokio::time::advance(Duration::from_secs(5)).await;
+        fleet.turn().await;
+    }
+    let shown = fleet.shown();
+    assert_eq!((shown.waves[0].failed, shown.waves[0].waiting), (0, 1), "{shown:?}");
+    let reconciler = &fleet.world.fleet.reconciler;
+    let node = reconciler.nodes.named(&node_name(&name)).unwrap();
+    assert_eq!(row_of(node, &reconciler.nodes.lifecycle, false).state, SummaryState::Waiting);
+    assert_eq!(node.progress.lag(Duration::MAX), Duration::ZERO);
+    set_link(&mut fleet, None);
+    fleet.until("it has the new object", |fleet| fleet.holders("new", version).len() == 3).await;
+    for _ in 0..30 {
+        tokio::time::advance(Duration::from_secs(5)).await;
+        fleet.turn().await;
+    }
     fleet.until("the revision is stable", |fleet| fleet.stack() == [(2, 1)]).await;
 }
 

@@ -135,7 +135,7 @@ impl World {
         self.lifecycle.welcomed(self.monotonic(), node);
         self.renew(node, None);
         let from = self.now;
-        self.lifecycle.in_sync(self.monotonic(), node, true, 0, 0, 0);
+        self.lifecycle.in_sync(self.monotonic(), node, SyncState { in_sync: true, ..SyncState::default() });
         self.pass(from + VISIT / 2);
         self.renew(node, None);
         self.pass(from + VISIT);

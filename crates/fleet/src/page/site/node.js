@@ -31,6 +31,8 @@ export function node(main, named) {
     return el('p', { class: 'tools' }, el('label', { for: 'of-node' }, 'Find'), field);
   }
 
+  const waiting = ({ urgency, size, budget }) => [[budget, 'for its budget'], [urgency, 'for their urgency'], [size, 'for their size']]
+    .filter(([count]) => count > 0).map(([count, why]) => `${number(count)} ${why}`).join(', ');
   const row = () => nodes.get(named);
   const fact = (label, ...value) => el('div', { class: 'fact' }, el('dt', {}, label), el('dd', {}, ...value));
 
@@ -57,6 +59,7 @@ export function node(main, named) {
       fact('Pending', number(found.pending)),
       fact('Rejected', number(found.rejected)),
       fact('Held back', number(found.heldBack)),
+      found.waitingForLink && fact('Waiting for the link', text(waiting(found.waitingForLink))),
       found.filesInEffect !== null && fact('In effect', number(found.filesInEffect), ` of ${number(found.filesInEffect + found.filesNotInEffect)}`),
       fact('Lease', found.ready === null ? 'unknown' : found.ready ? 'valid' : 'expired', found.lastRenewal && [', renewed ', time(found.lastRenewal)]),
       fact('Last report', time(found.lastReport)),

@@ -14,12 +14,13 @@ export const STATES = [
   ['removed', 'removed', false, 'was removed from the fleet'],
   ['away', 'away', false, 'is not connected as planned'],
   ['overdue', 'overdue', true, 'has missed its planned check-in'],
+  ['waiting', 'waiting', false, 'holds all objects that may come over its metered link'],
 ].map(([word, key, problem, about], place) => ({ word, key, problem, about, place }));
 
 export const OFFLINE = 6;
 export const REMOVED = 7;
 /** Indexes of the states, most urgent first. */
-export const URGENCY = [9, 4, 5, 3, 6, 2, 1, 0, 8, 7];
+export const URGENCY = [9, 4, 5, 3, 6, 2, 1, 10, 0, 8, 7];
 
 export const byWord = word => STATES.find(state => state.word === word) ?? STATES[OFFLINE];
 

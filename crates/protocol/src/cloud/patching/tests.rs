@@ -4,6 +4,7 @@ use crate::cloud::testing::{DesiredObject, DesiredObjects, hello, machine, welco
 use crate::cloud::{CloudEffect, LoadRequest};
 use crate::frame::{Down, Hello, Item, Report, Up};
 use crate::patch::{Edition, PatchProblem};
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{ObjectRef, Resource, Scope};
 
 fn name(number: usize) -> Uid {
@@ -24,7 +25,13 @@ fn wish(number: usize, version: u64) -> DesiredObject {
         plural: "configmaps".into(),
         scope: Scope::Namespaced,
     };
-    DesiredObject { version: version.into(), object: object.into(), resource: resource.into(), size: 1000 }
+    DesiredObject {
+        version: version.into(),
+        object: object.into(),
+        resource: resource.into(),
+        size: 1000,
+        urgency: Urgency::Normal,
+    }
 }
 
 fn text(uid: &str, version: u64) -> String {

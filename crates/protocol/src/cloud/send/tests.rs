@@ -7,8 +7,10 @@ use crate::digest::MessageDigest;
 use crate::fault;
 use crate::frame::{Hello, Item, Part, PartialMessage, Report, Up};
 use edgesync_object::ObjectRef;
+use edgesync_object::urgency::Urgency;
 use std::time::Duration;
 
+mod metered;
 mod outdated;
 mod parts;
 
@@ -51,6 +53,7 @@ fn desire_version(
             scope: Scope::Namespaced,
         }),
         size,
+        urgency: Urgency::Normal,
     };
     wishes.tell(Now::ZERO, Some(cloud), &name(number), Some(wish));
 }

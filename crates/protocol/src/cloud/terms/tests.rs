@@ -167,6 +167,7 @@ fn node_and_cloud_side_of_an_older_version_get_no_short_frames() {
         held: 0,
         register: false,
         features: Vec::new(),
+        waiting: Default::default(),
     };
     edge.received(Now::ZERO, Received::Welcome(welcome), 0);
     for _ in 0..2 {

@@ -8,6 +8,7 @@ use crate::digest::{BucketSet, Tally};
 use crate::frame::{DEFAULT_MAX_FRAME, Down, Inventory, Item, ObjectsText, Report, Up};
 use crate::message::MessageText;
 use crate::timing::Now;
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{ObjectRef, Resource, ResourceVersion, Scope};
 
 fn object(name: &str) -> ObjectRef {
@@ -26,7 +27,16 @@ fn wishes(objects: &[(&str, u64)]) -> DesiredObjects {
             scope: Scope::Namespaced,
         };
         let (object, resource) = (Arc::new(object(name)), Arc::new(resource));
-        (Uid::from(*name), DesiredObject { version: (*version).into(), object, resource, size: 10 })
+        (
+            Uid::from(*name),
+            DesiredObject {
+                version: (*version).into(),
+                object,
+                resource,
+                size: 10,
+                urgency: Urgency::Normal,
+            },
+        )
     };
     DesiredObjects(objects.iter().map(wish).collect(), NONE_UNREAD)
 }

@@ -45,6 +45,7 @@ fn live() -> EdgeMachine {
         held: 0,
         register: false,
         features: Vec::new(),
+        waiting: Default::default(),
     };
     machine.received(NOW, Received::Welcome(welcome), 0);
     for _ in 0..2 {
@@ -114,7 +115,8 @@ fn before_the_welcome_nothing_but_the_hello_waits_for_an_answer() {
     let mut machine = greeting(9, 3);
     frames(&mut machine);
     let until = machine.deadline();
-    let confirm = Confirm { session: "00000001".into(), revision: 5, pending: 0, held: 0 };
+    let confirm =
+        Confirm { session: "00000001".into(), revision: 5, pending: 0, held: 0, ..Confirm::default() };
     machine.received(NOW, Received::Confirm(confirm), 0);
     machine.read_failed(NOW);
     assert_eq!(machine.deadline(), until);

@@ -81,6 +81,7 @@ impl Edge {
             held: 0,
             register: false,
             features: Vec::new(),
+            waiting: Default::default(),
         };
         self.machine.received(self.now, Received::Welcome(welcome), 0);
     }
@@ -574,7 +575,7 @@ fn a_report_goes_before_a_lease_and_a_lease_before_the_outbox() {
     edge.machine.outbox_read(edge.now, items(1..=3));
     edge.machine.renew(edge.now, 1, 2, 0);
     // A foreign frame makes the node ask for the state.
-    let confirm = Confirm { session: "other".into(), revision: 0, pending: 0, held: 0 };
+    let confirm = Confirm { session: "other".into(), revision: 0, pending: 0, held: 0, ..Confirm::default() };
     edge.machine.received(edge.now, Received::Confirm(confirm), 0);
     edge.pass(TIMEOUT);
     let names: Vec<_> = std::iter::from_fn(|| edge.poll()).map(|frame| frame.name()).collect();

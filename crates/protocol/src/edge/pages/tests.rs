@@ -28,12 +28,13 @@ fn welcome(machine: &mut EdgeMachine, confirmed: u64) {
         held: 0,
         register: false,
         features: Vec::new(),
+        waiting: Default::default(),
     };
     machine.received(NOW, Received::Welcome(welcome), 0);
 }
 
 fn confirm(machine: &mut EdgeMachine, revision: u64) {
-    let confirm = Confirm { session: SESSION.into(), revision, pending: 1, held: 0 };
+    let confirm = Confirm { session: SESSION.into(), revision, pending: 1, held: 0, ..Confirm::default() };
     machine.received(NOW, Received::Confirm(confirm), 0);
 }
 

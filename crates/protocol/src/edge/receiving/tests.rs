@@ -44,6 +44,7 @@ fn announce(machine: &mut EdgeMachine, pending: u64, held: u64) {
         held,
         register: false,
         features: Vec::new(),
+        waiting: Default::default(),
     };
     machine.received(NOW, Received::Welcome(welcome), 0);
 }
@@ -149,6 +150,7 @@ fn incarnation_is_that_of_the_last_welcome() {
             held: 0,
             register: false,
             features: Vec::new(),
+            waiting: Default::default(),
         };
         machine.received(NOW, Received::Welcome(welcome), 0);
         assert_eq!(machine.incarnation(), Some(incarnation));
@@ -234,7 +236,11 @@ fn what_is_not_continued_is_dropped() {
     receive(&mut machine, 0, 20_000);
     effects(&mut machine);
     let session = machine.session().unwrap().to_owned();
-    machine.received(NOW, Received::Confirm(Confirm { session, revision: 0, pending: 0, held: 0 }), 0);
+    machine.received(
+        NOW,
+        Received::Confirm(Confirm { session, revision: 0, pending: 0, held: 0, ..Confirm::default() }),
+        0,
+    );
     assert_eq!(effects(&mut machine), [Work::Drop]);
 
     // The database is another one.

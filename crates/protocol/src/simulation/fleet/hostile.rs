@@ -7,6 +7,7 @@ use crate::digest::{BucketSet, Digest, Epoch, MessageDigest};
 use crate::frame::{
     DEFAULT_MAX_FRAME, DEFAULT_MAX_OBJECT, Hello, Inventory, Item, PartialMessage, Report, Up,
 };
+use crate::metered::{Credit, MeteredLink};
 use crate::patch::{PatchProblem, Unpatched};
 use crate::renewal::Lease;
 use crate::renewal::{CheckIn, CheckInReason, LeaseTerms, Renew};
@@ -15,6 +16,7 @@ use crate::simulation::timeline::Random;
 use crate::simulation::world::World;
 use crate::upload::{Content, Lane, MAX_SEQ, Upload, UploadItem};
 use edgesync_object::ResourceVersion;
+use edgesync_object::urgency::Urgency;
 
 /// A random source of hostile frames.
 pub(super) struct Hostile {
@@ -49,6 +51,7 @@ impl Hostile {
                 check_in: Some(CheckIn { within: u32::MAX, reason: CheckInReason::Other }),
             }),
             5 => Up::Renew(Renew { session: self.session() }),
+            6 => Up::Credit(Credit { session: self.session(), bytes: self.number(), receipt: self.number() }),
             _ => self.report(objects),
         }
     }
@@ -86,6 +89,11 @@ impl Hostile {
             partial: self.partial(objects),
             patches: self.random.percent(50),
             lease: (!is_new).then_some(LeaseTerms { seconds: 0, acquired: i64::MAX }),
+            metered: self.random.percent(30).then(|| MeteredLink {
+                urgency: Urgency::Low,
+                size: Some(self.number()).filter(|size| *size > 0),
+                credit: Some(self.number()).filter(|credit| credit % 2 == 0),
+            }),
         })
     }
 

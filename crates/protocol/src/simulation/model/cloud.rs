@@ -11,6 +11,7 @@ use crate::cloud::{Issued, LedgerFacts, LoadRequest, Loaded, Record, RecordBatch
 use crate::patch::{Edition, Patch};
 use crate::timing::ClockJumpDetector;
 use edgesync_object::ResourceVersion;
+use edgesync_object::urgency::Urgency;
 
 use super::super::timeline::Random;
 use super::effects::Effects;
@@ -68,6 +69,11 @@ pub struct CloudDb {
     pub patches: bool,
     /// Earlier versions of objects, the oldest first.
     past: VecDeque<(Uid, CloudObject)>,
+}
+
+/// Returns the urgency of an object: the first word of its name.
+pub(crate) fn urgency_of(name: &str) -> Urgency {
+    Urgency::of_annotation(name.split('-').next())
 }
 
 impl CloudDb {
@@ -169,6 +175,7 @@ impl CloudDb {
             object: Arc::new(object_ref(&object.name)),
             resource: config_map(),
             size: object.size,
+            urgency: urgency_of(&object.name),
         })
     }
 

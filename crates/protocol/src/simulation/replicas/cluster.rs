@@ -10,6 +10,7 @@ use crate::cloud::testing::DesiredObject;
 use crate::cloud::{LoadRequest, Loaded};
 use crate::simulation::model::{Truth, config_map, object_ref};
 use crate::timing::Now;
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{ObjectKey, ObjectRef, ResourceVersion};
 
 /// The number of placement groups: a whole group is placed or removed, and no object version shows
@@ -100,6 +101,7 @@ impl View {
             object: Arc::new(object_ref(&object.name())),
             resource: config_map(),
             size: object.size,
+            urgency: Urgency::Normal,
         })
     }
 

@@ -19,7 +19,7 @@ impl World {
         let items = match frame {
             Up::Report(report) => &report.objects,
             Up::Inventory(inventory) => &inventory.objects,
-            Up::Hello(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) => return,
+            Up::Hello(_) | Up::Lease(_) | Up::Renew(_) | Up::Upload(_) | Up::Credit(_) => return,
         };
         let db = &self.agents[agent].db;
         let lie = items.iter().find(|item| !db.ever_held(&item.uid, &item.resource_version));
@@ -122,7 +122,8 @@ impl World {
         Ok(())
     }
 
-    pub(in crate::simulation) fn run_to_convergence(&mut self) -> Result<(), String> {
+    /// Ends all faults, and connects the node.
+    pub(in crate::simulation) fn heal(&mut self) {
         self.chaos = Chaos::NONE;
         self.time.say(|| "--- the link heals".into());
         if self.cloud.is_none() {
@@ -135,6 +136,10 @@ impl World {
         if self.link.is_none() {
             self.connect(0);
         }
+    }
+
+    pub(in crate::simulation) fn run_to_convergence(&mut self) -> Result<(), String> {
+        self.heal();
         // Two hours of virtual time cover every backoff.
         for _ in 0..120 {
             self.pass(Duration::from_secs(60))?;

@@ -200,10 +200,13 @@ impl Simulated for World {
             }
             Event::ToEdge { bytes } => {
                 let Some(agent) = self.link else { return Ok(()) };
-                if let Some(machine) = &mut self.agents[agent].machine {
+                if self.agents[agent].machine.is_some() {
                     let frame = Received::decode(&bytes, &mut Budget::of(max_frame), max_object)
                         .map_err(|e| e.to_string())?;
-                    machine.received(now, frame, random);
+                    self.meter(&frame, bytes.len())?;
+                    if let Some(machine) = &mut self.agents[agent].machine {
+                        machine.received(now, frame, random);
+                    }
                 }
             }
             Event::Left { connection, direction, size } if self.connection == connection => {

@@ -13,7 +13,7 @@ impl World {
         }
         let name = match self.time.random.below(40) {
             0 => "bad..name".to_owned(),
-            n => format!("object-{n}"),
+            n => format!("{}-{n}", self.word_for(n)),
         };
         let (max_frame, max_object) = (self.sizes.max_frame(), self.sizes.max_object());
         let size = match (self.sizes, self.time.random.below(60)) {

@@ -144,6 +144,18 @@ impl World {
         db.version(uid).cloned()
     }
 
+    /// Returns the names of the objects that the agent holds.
+    pub(in crate::simulation) fn held_names(&self) -> Vec<String> {
+        let names = self.cloud_db.names().into_iter();
+        let mut names: Vec<String> = names.filter(|name| self.held_version(name).is_some()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub(in crate::simulation) fn is_cut(&self) -> bool {
+        self.link.is_none()
+    }
+
     /// Damages what the agent keeps of a message in parts.
     pub(in crate::simulation) fn damage_parts(&mut self) {
         assert!(self.agents[0].db.damage_parts(), "nothing is kept");

@@ -65,7 +65,9 @@ pub(super) struct Way {
 impl World {
     pub(super) fn new_ways(&mut self) {
         let now = self.time.now;
-        self.ways = [(); 2].map(|()| Way { free_at: now, last_arrival: now, ..Way::default() });
+        // A link that keeps the order keeps it from one connection to the next.
+        let arrived = [0, 1].map(|way| self.metered.map_or(now, |_| self.ways[way].last_arrival.max(now)));
+        self.ways = arrived.map(|last_arrival| Way { free_at: now, last_arrival, ..Way::default() });
     }
 
     /// Ends the connection: what waits for the line is not carried.

@@ -24,6 +24,7 @@ use crate::simulation::model::{config_map, object_ref};
 use crate::simulation::timeline::{Random, Simulated as _, Timeline};
 use crate::simulation::world::Sizes;
 use crate::timing::Now;
+use edgesync_object::urgency::Urgency;
 use edgesync_object::{NodeName, ResourceVersion};
 use events::Event;
 
@@ -185,6 +186,7 @@ impl Object {
             object: Arc::new(object_ref(&self.name())),
             resource: config_map(),
             size: self.size,
+            urgency: Urgency::Normal,
         }
     }
 
