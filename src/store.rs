@@ -500,17 +500,33 @@ impl EdgeStore {
     /// Returns the kinds of held objects. The cost does not depend on the number of objects.
     ///
     /// # Errors
-    /// Fails if the store cannot be read.
+    /// Fails if the store cannot be read. Damage is repaired first.
     pub(crate) async fn held_kinds(&self) -> Result<Vec<Arc<Resource>>, StoreError> {
-        self.inner.readers.run(read::held_kinds).await
+        self.read_repaired(read::held_kinds).await
+    }
+
+    /// Runs a read, and once more after the repair of damage that it finds: for reads that the
+    /// start of the agent depends on.
+    async fn read_repaired<T: Send + 'static>(
+        &self,
+        read: impl Fn(&rusqlite::Connection) -> Result<T, StoreError> + Copy + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match self.inner.readers.run(read).await {
+            Err(StoreError::Corrupt(_)) => {
+                // The second read shows whether it has helped.
+                drop(self.check().await);
+                self.inner.readers.run(read).await
+            }
+            other => other,
+        }
     }
 
     /// Returns the kinds of held objects, with the count of each: reads the index.
     ///
     /// # Errors
-    /// Fails if the store cannot be read.
+    /// Fails if the store cannot be read. Damage is repaired first.
     pub async fn kinds(&self) -> Result<Vec<(Arc<Resource>, u64)>, StoreError> {
-        self.inner.readers.run(read::kinds).await
+        self.read_repaired(read::kinds).await
     }
 
     /// Releases page caches and prepared statements of the connections: for quiet times on small

@@ -30,12 +30,12 @@ impl EdgeStore {
     /// Returns a stored value.
     ///
     /// # Errors
-    /// Fails if the store cannot be read.
+    /// Fails if the store cannot be read. Damage is repaired first.
     pub async fn note(&self, key: &'static str) -> Result<Option<String>, StoreError> {
         if let Some(text) = lock(&self.inner.shared.metadata).get(key) {
             return Ok(Some(text.to_string()));
         }
-        self.inner.readers.run(move |conn| checked(conn, &meta_key(key))).await
+        self.read_repaired(move |conn| checked(conn, &meta_key(key))).await
     }
 
     /// Stores a frequently changing value that may be lost. It is written with another commit, at

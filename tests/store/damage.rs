@@ -144,6 +144,20 @@ async fn damaged_index_and_kind_pages_lose_no_objects() {
     }
 }
 
+/// The start of the agent reads the kinds before the first check has ended: with a damaged page it
+/// ended with an error.
+#[tokio::test]
+async fn kinds_are_read_after_the_repair_of_their_pages() {
+    for page in [2, 5, 6] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("edge.db");
+        closed(&path).await;
+        overwrite(&path, page * PAGE, &[0xff; PAGE as usize]);
+        let kinds = open(&path).kinds().await.unwrap();
+        assert_eq!(kinds.iter().map(|(_, count)| count).sum::<u64>(), OBJECTS, "page {page}: {kinds:?}");
+    }
+}
+
 #[tokio::test]
 async fn flipped_bit_in_an_object_loses_only_that_object() {
     for (what, offset) in [("the body", 150), ("the checksum or its neighbour", -2), ("the uid", 40)] {
