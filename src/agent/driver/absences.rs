@@ -86,7 +86,7 @@ impl Driver {
         }
     }
 
-    fn resume_link(&mut self) {
+    pub(super) fn resume_link(&mut self) {
         tracing::info!("connecting for a planned check-in");
         if !self.uplink.link.resume() {
             // Its few commands are being taken: the next step repeats it.

@@ -186,7 +186,12 @@ impl Driver {
     fn link_down(&mut self, cause: &Cause, retry_in: Duration) {
         if *cause == Cause::Paused {
             self.uplink.connection.down(cause.to_string(), retry_in);
-            return self.machine.disconnected();
+            self.machine.disconnected();
+            // The reason of the pause may be gone by now.
+            if self.check_ins.until().is_none() && self.spent_for().is_none() {
+                self.resume_link();
+            }
+            return;
         }
         let words = if self.uplink.is_connected() { "connection lost" } else { "connection failed" };
         let peer = self.settings.peer(self.uplink.link.position());
@@ -279,16 +284,18 @@ impl Driver {
     /// Forwards one pending message or frame in either direction. Returns whether there was one.
     pub(super) fn move_one(&mut self) -> bool {
         let at = self.moment();
-        let step = match self.uplink.connection.take_waiting() {
-            Some(waiting) => Step::Publish(waiting),
-            None => self.uplink.wire.step(&mut self.machine, at, &self.settings),
+        // A message that waits for the queue was admitted before.
+        let (step, is_admitted) = match self.uplink.connection.take_waiting() {
+            Some(waiting) => (Step::Publish(waiting), true),
+            None => (self.uplink.wire.step(&mut self.machine, at, &self.settings), false),
         };
         match step {
             Step::Idle => false,
             Step::Done => true,
             // The announcement of an absence has its own bytes.
             Step::Publish(message)
-                if !matches!(message.name, "Lease" | "Renew")
+                if !is_admitted
+                    && !matches!(message.name, "Lease" | "Renew")
                     && !self.reporting.metered.admits(message.bytes.len()) =>
             {
                 true

@@ -230,10 +230,15 @@ impl HardBudgets {
         self.left().is_some_and(|left| left < OUTBOX)
     }
 
-    /// Returns the time until all spent budgets have renewed.
-    pub(in crate::agent) fn renewal(&self, wall: Timestamp, now: Now) -> Duration {
+    /// Returns the time until all spent budgets have renewed. With `is_exhausted`, the one with the
+    /// least left counts as spent.
+    pub(in crate::agent) fn renewal(&self, wall: Timestamp, now: Now, is_exhausted: bool) -> Duration {
+        let least = self.left().filter(|_| is_exhausted).unwrap_or_default();
         let is_spent = |limit: Option<u64>, period: &Period| {
-            limit.is_some_and(|limit| limit.saturating_sub(period.used) < RESERVE + CONNECTION)
+            limit.is_some_and(|limit| {
+                let left = limit.saturating_sub(period.used);
+                left <= least || left < RESERVE + CONNECTION
+            })
         };
         let rest = |period: &Period, number: i64, next: i64, length: Duration| match number < period.number {
             true => length.saturating_sub(period.running(now)),
@@ -373,13 +378,13 @@ mod tests {
         let mut budgets = HardBudgets::new(limits, None, noon());
         budgets.count(&traffic(94 * KIB), true, noon(), Now::ZERO);
         assert!(budgets.is_spent(true) && budgets.holds_outbox());
-        assert_eq!(budgets.renewal(noon(), Now::ZERO), 12 * HOUR);
+        assert_eq!(budgets.renewal(noon(), Now::ZERO, false), 12 * HOUR);
         let next_day = at("2026-11-28T00:00:00Z");
         assert!(budgets.count(&traffic(94 * KIB), true, next_day, 12 * HOUR));
         assert!(!budgets.is_spent(false));
         budgets.count(&traffic(140 * KIB), true, next_day, 12 * HOUR);
         assert!(budgets.is_spent(true), "the month is spent");
-        assert_eq!(budgets.renewal(next_day, 12 * HOUR), 72 * HOUR);
+        assert_eq!(budgets.renewal(next_day, 12 * HOUR, false), 72 * HOUR);
         assert!(budgets.count(&traffic(140 * KIB), true, at("2026-12-01T00:00:00Z"), 84 * HOUR));
         assert!(!budgets.is_spent(false));
     }
@@ -395,7 +400,7 @@ mod tests {
             assert!(HardBudgets::new(daily(100), Some(&stored), at(wall)).is_spent(true));
         }
         // Its date may be wrong for good.
-        assert_eq!(budgets.renewal(at("2026-11-26T12:00:00Z"), 2 * HOUR), 22 * HOUR);
+        assert_eq!(budgets.renewal(at("2026-11-26T12:00:00Z"), 2 * HOUR, false), 22 * HOUR);
         assert!(budgets.count(&traffic(99 * KIB), true, at("2026-11-26T13:00:00Z"), 24 * HOUR));
         assert!(!budgets.is_spent(true));
     }
@@ -407,7 +412,7 @@ mod tests {
         for run in 1..24 {
             assert!(budgets.is_spent(true), "run {run}");
             budgets = HardBudgets::new(daily(100), Some(&budgets.keep()), noon());
-            assert_eq!(budgets.renewal(noon(), Now::ZERO), (24 - run) * HOUR);
+            assert_eq!(budgets.renewal(noon(), Now::ZERO, false), (24 - run) * HOUR);
             budgets.count(&traffic(0), true, noon(), HOUR);
         }
         assert!(!budgets.is_spent(false));

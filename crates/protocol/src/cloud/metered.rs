@@ -65,6 +65,8 @@ struct State {
     newest: u64,
     /// The urgency of the last object that was taken to be sent in parts.
     large: Urgency,
+    /// The receipt in the last credit.
+    granted_at: u64,
     /// The objects that wait in the last Welcome or Confirm, the receipt beside them, and when it
     /// was sent.
     announced: (Waiting, u64),
@@ -82,6 +84,7 @@ impl Metered {
             bytes: 0,
             newest: 0,
             large: Urgency::Low,
+            granted_at: 0,
             announced: (Waiting::default(), 0),
             announced_at: Now::ZERO,
             requests: 0,
@@ -156,6 +159,11 @@ impl Metered {
     fn grant(&mut self, bytes: u64, receipt: u64) {
         let Some(state) = self.state.as_deref_mut() else { return };
         let Some(credit) = &mut state.link.credit else { return };
+        // A broker may deliver an earlier credit once more.
+        if receipt < state.granted_at {
+            return;
+        }
+        state.granted_at = receipt;
         *credit = bytes;
         #[cfg(any(test, feature = "simulation"))]
         let receipt = if planted(Fault::CreditForgetsFlight) { u64::MAX } else { receipt };

@@ -90,7 +90,7 @@ pub(super) struct Queue {
     by_uid: HashMap<Uid, Place>,
     /// The numbers of objects held for their urgency and for their size.
     held: (u32, u32),
-    /// Only on a metered link.
+    /// Only on a metered link, or with objects of another urgency than the normal one.
     replacements: Option<Box<Replacements>>,
 }
 
@@ -110,7 +110,7 @@ impl Queue {
         self.remove(uid);
         let order = self.order.of_mut(entry.lane).entry(Reverse(entry.urgency)).or_default();
         order.insert(entry.position(uid));
-        if entry.action == Action::Put && entry.size > 0 {
+        if entry.action == Action::Put && (entry.size > 0 || entry.urgency != Urgency::Normal) {
             self.replacements().puts.insert(entry.object.key(), uid.clone());
         }
         self.by_uid.insert(uid.clone(), Place::Lane(entry));
@@ -148,6 +148,18 @@ impl Queue {
             |uid: &Uid| matches!(self.by_uid.get(uid), Some(Place::Held(HeldFor::Replacement, _)));
         replaced.retain(is_delayed);
         replaced
+    }
+
+    /// Returns the urgency of the object of this name that waits to be sent.
+    pub(super) fn urgency_named(&self, key: &ObjectKey) -> Option<Urgency> {
+        Some(self.entry(self.put_named(key)?)?.urgency)
+    }
+
+    /// Sets the urgency of an entry that waits to be sent.
+    pub(super) fn set_urgency(&mut self, uid: &Uid, urgency: Urgency) {
+        if let Some(entry) = self.entry(uid).cloned() {
+            self.insert(uid, Entry { urgency, ..entry });
+        }
     }
 
     /// Returns the object of this name that waits here to be sent, on a metered link.
@@ -288,6 +300,23 @@ mod tests {
         }
         let order = drain(&mut queue, |queue| queue.first(Lane::Small));
         assert_eq!(order, ["z-Put", "b-Delete", "b-Put", "a-Put"]);
+    }
+
+    /// A removal and the object that replaces it travel in one frame.
+    #[test]
+    fn removal_has_the_urgency_of_its_replacement() {
+        let mut queue = Queue::default();
+        for (uid, entry) in [
+            entry("b", Action::Delete, Urgency::Normal, 0),
+            entry("c", Action::Put, Urgency::Normal, 0),
+            entry("b", Action::Put, Urgency::Low, 0),
+        ] {
+            queue.insert(&uid, entry);
+        }
+        let (removed, entry) = entry("b", Action::Delete, Urgency::Normal, 0);
+        queue.set_urgency(&removed, queue.urgency_named(&entry.object.key()).unwrap());
+        let order = drain(&mut queue, |queue| queue.first(Lane::Small));
+        assert_eq!(order, ["c-Put", "b-Delete", "b-Put"]);
     }
 
     #[test]

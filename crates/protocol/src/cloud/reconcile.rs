@@ -45,9 +45,13 @@ impl CloudMachine {
 
     /// Closes a ledger that is behind, once it is idle, and requests its records.
     pub(super) fn read_again(&mut self) {
-        let is_idle = self.sender.len() == 0 && self.recorder.is_idle();
-        if self.ledger.is_behind() && self.is_live() && is_idle {
-            if self.view.is_shared() {
+        if !self.ledger.is_behind() || !self.is_live() || !self.recorder.is_idle() {
+            return;
+        }
+        // What waits for a credit would not end soon.
+        let waits = self.sender.len() == self.sender.unsent() && self.without_credit() > 0;
+        if self.sender.len() == 0 || waits {
+            if waits || self.view.is_shared() {
                 return self.restart_session();
             }
             self.ledger.close();
@@ -103,9 +107,13 @@ impl CloudMachine {
         }
         let Some(object) = self.object(uid, desired) else { return };
         let lane = self.lane(uid, action, desired);
-        // Removals are small, and have no urgency of their own.
+        // Removals are small, and have no urgency of their own but that of a replacement.
         let latest = desired.get(uid).filter(|_| action == Action::Put);
-        let (urgency, size) = latest.map_or((Urgency::Normal, 0), |latest| (latest.urgency, latest.size));
+        let replacing = || self.queue.urgency_named(&object.key()).filter(|_| !self.metered.is_metered());
+        let (urgency, size) = match latest {
+            Some(latest) => (latest.urgency, latest.size),
+            None => (replacing().unwrap_or_default(), 0),
+        };
         if action == Action::Put
             && let Err(reason) = self.metered.admits(urgency, size)
         {
@@ -119,19 +127,21 @@ impl CloudMachine {
         }
         let size = if self.metered.is_metered() { size } else { 0 };
         self.queue.insert(uid, Entry { object: object.clone(), action, lane, urgency, size });
-        if action == Action::Put {
+        if action == Action::Put && (self.metered.is_metered() || urgency != Urgency::Normal) {
             self.delay_replaced(&object, uid, desired);
         }
     }
 
-    /// Delays the removal of the object that this one replaces on a metered link.
+    /// Delays the removal of the object that this one replaces, on a metered link until it has
+    /// arrived, else to its own turn.
     fn delay_replaced(&mut self, object: &ObjectRef, uid: &Uid, desired: &impl DesiredState) {
-        if !self.metered.is_metered() {
+        let Some(replaced) = self.ledger.leftover(&object.key()).cloned() else { return };
+        if !self.queue.is_queued(&replaced) || desired.get(&replaced).is_some() {
             return;
         }
-        let Some(replaced) = self.ledger.leftover(&object.key()).cloned() else { return };
-        if self.queue.is_queued(&replaced) && desired.get(&replaced).is_none() {
-            self.queue.delay(&replaced, Arc::new(object.clone()), uid.clone());
+        match self.queue.urgency_named(&object.key()) {
+            Some(urgency) if !self.metered.is_metered() => self.queue.set_urgency(&replaced, urgency),
+            _ => self.queue.delay(&replaced, Arc::new(object.clone()), uid.clone()),
         }
     }
 

@@ -253,6 +253,7 @@ impl CloudMachine {
         desired: &impl DesiredState,
     ) -> Vec<Ready> {
         if let Some(left) = self.metered.left() {
+            self.drop_obsolete(now, desired);
             self.sender.bring_forward(left);
         }
         let mut messages: Vec<Ready> = Vec::new();
@@ -301,6 +302,16 @@ impl CloudMachine {
         }
     }
 
+    /// Drops the obsolete messages among those that are ready: they may wait for a credit.
+    fn drop_obsolete(&mut self, now: Now, desired: &impl DesiredState) {
+        let obsolete = self.sender.ready().filter(|ready| self.is_obsolete(ready, desired));
+        let obsolete: Vec<Uid> = obsolete.map(|ready| ready.out.uid.clone()).collect();
+        for uid in &obsolete {
+            self.sender.remove_ready(uid);
+            self.drop_prepared(now, uid, desired);
+        }
+    }
+
     fn drop_prepared(&mut self, now: Now, uid: &Uid, desired: &impl DesiredState) {
         self.sender.drop_prepared(uid);
         self.reconsider(now, uid, desired);
@@ -333,15 +344,17 @@ impl CloudMachine {
             return None;
         }
         let mut capacity = self.pacer.capacity(&self.settings.config)?;
+        self.drop_outrun(now, desired);
+        if self.sender.next_large().is_some_and(|ready| self.is_obsolete(ready, desired)) {
+            if let Some(ready) = self.sender.take_large() {
+                self.drop_prepared(now, &ready.out.uid, desired);
+            }
+            return None;
+        }
         if let Some(left) = self.metered.left() {
             capacity = capacity.min(PartNeed::most(left)?);
         }
-        self.drop_outrun(now, desired);
         if let Some(ready) = self.sender.take_large() {
-            if self.is_obsolete(&ready, desired) {
-                self.drop_prepared(now, &ready.out.uid, desired);
-                return None;
-            }
             self.sender.transfer.begin(ready, self.ledger.epoch());
         }
         let (part, whole) = self.sender.transfer.cut(session, limits, self.pacer.next_frame(), capacity)?;

@@ -278,9 +278,24 @@ impl Sender {
         !self.ready.is_empty() || self.patching.first().is_some() || !self.large.is_empty()
     }
 
+    /// Returns the whole messages that are ready and fit a frame.
+    pub(super) fn ready(&self) -> impl Iterator<Item = &Ready> {
+        self.ready.iter()
+    }
+
+    /// Removes the whole message about an object.
+    pub(super) fn remove_ready(&mut self, uid: &Uid) {
+        self.ready.retain(|ready| ready.out.uid != *uid);
+    }
+
     /// Returns the message that is sent in parts next.
     pub(super) fn first_large(&self) -> Option<&Ready> {
         self.large.front()
+    }
+
+    /// Returns the next large message, unless another one is being sent in parts.
+    pub(super) fn next_large(&self) -> Option<&Ready> {
+        self.large.front().filter(|_| !self.transfer.is_sending())
     }
 
     /// Returns the next large message, unless another one is being sent in parts.

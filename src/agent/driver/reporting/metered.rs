@@ -53,7 +53,7 @@ pub(in crate::agent) struct MeteredState {
     /// Bytes of frames in the queue of the link, and its counter of sent bytes.
     queued: u64,
     sent: u64,
-    /// Whether a frame of this connection found no room in a budget.
+    /// Whether a frame of the node found no room in a budget, which counts as spent since.
     is_exhausted: bool,
     /// When a connection began, or the last frame with objects arrived.
     fed_at: Instant,
@@ -74,10 +74,14 @@ impl MeteredState {
     /// Restores the use of the budgets, and determines the class.
     ///
     /// # Errors
-    /// Fails if the store cannot be read: the budgets would begin as full ones.
+    /// Fails if there are limits and the store cannot be read: the budgets would begin as full
+    /// ones.
     pub(super) async fn restore(store: &EdgeStore, config: &Config) -> Result<Self, StoreError> {
-        let stored = store.note(METADATA_KEY).await?;
-        let mut state = Self::new(config, stored.as_deref());
+        let stored = store.note(METADATA_KEY).await;
+        let mut state = Self::new(config, stored.as_ref().ok().and_then(|text| text.as_deref()));
+        if state.is_used() {
+            drop(stored?);
+        }
         if state.asks_manager() {
             state.manager = tokio::task::spawn_blocking(ask_network_manager).await.unwrap_or_default();
         }
@@ -132,8 +136,7 @@ impl MeteredState {
 
     /// Returns whether a hard budget is spent.
     pub(in crate::agent) fn is_spent(&self, is_connected: bool) -> bool {
-        let is_exhausted = is_connected && self.is_exhausted;
-        self.is_metered() && (is_exhausted || self.budgets.is_spent(is_connected))
+        self.is_metered() && (self.is_exhausted || self.budgets.is_spent(is_connected))
     }
 
     /// Returns whether the outbox has to wait for a budget.
@@ -142,7 +145,7 @@ impl MeteredState {
     }
 
     /// Returns whether a frame of the node may enter the queue of the link. If not, the budget
-    /// counts as spent until the connection ends.
+    /// counts as spent until it renews.
     pub(in crate::agent::driver) fn admits(&mut self, bytes: usize) -> bool {
         let queued = self.queued.saturating_add(bytes as u64);
         let is_admitted = !self.is_metered() || !self.is_exhausted && self.budgets.has_room(queued);
@@ -160,7 +163,7 @@ impl MeteredState {
 
     /// Begins a connection.
     pub(in crate::agent::driver) fn connected(&mut self) {
-        (self.queued, self.is_exhausted, self.fed_at) = (0, false, Instant::now());
+        (self.queued, self.fed_at) = (0, Instant::now());
     }
 
     /// Records a frame with objects.
@@ -299,7 +302,7 @@ impl MeteredState {
 
     /// Returns the time until all spent budgets have renewed.
     fn renewal(&self, now: Now) -> Duration {
-        self.budgets.renewal(Timestamp::now(), now)
+        self.budgets.renewal(Timestamp::now(), now, self.is_exhausted)
     }
 
     /// Returns the Node's condition while a hard budget is spent.
@@ -520,13 +523,16 @@ mod tests {
     }
 
     #[test]
-    fn frame_without_room_spends_the_budget_of_the_connection() {
+    fn frame_without_room_spends_the_budget_until_it_renews() {
         let mut state = state(Metered::On, Some(40));
         state.connected();
         assert!(state.admits(16 << 10) && state.admits(10 << 10));
         assert!(!state.is_spent(true) && !state.admits(16 << 10), "the queued bytes count");
         assert!(state.is_spent(true) && !state.admits(1));
         state.connected();
+        assert!(state.is_spent(false) && !state.admits(1), "another connection has no more room");
+        assert!(state.renewal(Now::ZERO) > Duration::ZERO);
+        state.reload(&config(Metered::On, Some(40)));
         assert!(state.admits(16 << 10));
         let sent = link::Traffic { bytes_out: 16 << 10, ..link::Traffic::default() };
         state.count(&sent, Now::ZERO);

@@ -91,6 +91,8 @@ pub(super) struct Fact {
     assigned_at: Option<Timestamp>,
     first_connected: Option<Timestamp>,
     connected_since: Option<Timestamp>,
+    is_waiting: bool,
+    /// When it began to wait; a wait that is interrupted goes on.
     waiting_since: Option<Timestamp>,
     waited_until: Option<Timestamp>,
     /// Its last answer, which counts while it is away.
@@ -320,8 +322,15 @@ impl Fact {
             self.answer = None;
         }
         let answer = self.answer.clone().unwrap_or(Answer::Incomplete);
-        if !matches!(answer, Answer::Waiting(_)) && self.waiting_since.take().is_some() {
-            self.waited_until = Some(now);
+        let waits = matches!(answer, Answer::Waiting(_));
+        if std::mem::replace(&mut self.is_waiting, waits) && !waits {
+            // A node that waits again and again gets no more time by it.
+            let latest =
+                self.waiting_since.and_then(|since| since.checked_add(rule.rollout.waiting_after).ok());
+            self.waited_until = Some(latest.map_or(now, |latest| latest.min(now)));
+        }
+        if matches!(answer, Answer::InEffect | Answer::HeldOnly) {
+            self.waiting_since = None;
         }
         let Self { assigned_at, first_connected, waited_until, .. } = *self;
         NodeFacts { assigned_at, first_connected, waited_until, answer, link }
