@@ -505,7 +505,7 @@ impl EdgeStore {
         self.read_repaired(read::held_kinds).await
     }
 
-    /// Runs a read, and once more after the repair of damage that it finds: for reads that the
+    /// Runs a read, and repeats it after the repair of damage that it finds: for reads that the
     /// start of the agent depends on.
     async fn read_repaired<T: Send + 'static>(
         &self,

@@ -144,7 +144,8 @@ impl CheckIns {
         Step::Leave(CheckIn { within, reason })
     }
 
-    /// Leaves, or stays away, until the budget has renewed: whatever waits, and whoever asks.
+    /// Leaves, or stays away, until the budget has renewed, regardless of unsent items and of
+    /// requests to connect.
     fn wait_for_budget(&mut self, now: Now, rest: Duration) -> Step {
         let rest = rest + self.spread();
         match self.state {

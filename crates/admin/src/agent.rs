@@ -229,7 +229,7 @@ pub struct TrafficToday {
 pub struct MeteredStatus {
     /// Whether the current link is metered, or the last one.
     pub metered: bool,
-    /// What decides: the configuration, an interface or NetworkManager.
+    /// The reason: the configuration, an interface or NetworkManager.
     pub because: String,
     /// Lowest urgency of objects that may come.
     pub min_urgency: Urgency,

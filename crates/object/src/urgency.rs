@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// The annotation. Its values are `high`, `normal`, `low`, and [`OVERRIDE_WINDOW`].
 pub const URGENCY_ANNOTATION: &str = "edgesync.io/urgency";
-/// Value for an object of high urgency, a change of which takes effect outside of the windows of
+/// Value for an object of high urgency whose changes take effect outside of the windows of
 /// file rules that permit it.
 pub const OVERRIDE_WINDOW: &str = "override-window";
 

@@ -121,7 +121,7 @@ pub struct Hello {
     /// [`Feature::Renew`] there. Absent from older versions, which read no features.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseTerms>,
-    /// What may come over a metered link. Absent on other links, and from older versions.
+    /// The terms of a metered link. Absent on other links, and from older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metered: Option<MeteredLink>,
 }

@@ -1,4 +1,4 @@
-//! What a node on a metered link takes: which objects, and how many bytes of them.
+//! The terms of a metered link: which objects a node takes over it, and how many bytes of them.
 //!
 //! The node states it in its Hello. The bytes are a credit, as in the flow control of other
 //! protocols: what the cloud side sends counts against it until the node grants another one with a

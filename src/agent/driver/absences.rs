@@ -21,7 +21,7 @@ impl Driver {
     /// Takes the next step of the plan; called about once a second.
     pub(super) fn follow_plan(&mut self) {
         let link = self.uplink.link.backlog();
-        // What waits for another link, or another day, does not keep the node connected.
+        // Objects that wait for another link, or another day, do not keep the node connected.
         let is_quiet = self.uplink.is_connected()
             && self.machine.is_settled()
             && !self.reporting.metered.is_fed(&self.machine.waiting(), Instant::now())
@@ -76,7 +76,7 @@ impl Driver {
             reason = check_in.reason.as_str(),
             "disconnecting as planned"
         );
-        // What arrives during the farewell of a node without bytes is paid and dropped.
+        // Frames that arrive during a farewell are paid and dropped.
         let timeout = match is_spent && self.reporting.metered.has_nothing_left() {
             true => Duration::ZERO,
             false => FAREWELL_TIMEOUT,

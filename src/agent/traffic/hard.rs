@@ -156,7 +156,7 @@ impl HardBudgets {
         let day = self.day.update(date(wall), DAY, now);
         let month = self.month.update(month(wall), MONTH, now);
         if day || month {
-            // What is stored is of an earlier period.
+            // The stored reservation is of an earlier period.
             self.reserved = self.counted;
         }
         day || month

@@ -28,7 +28,6 @@ const MESSAGE_OVERHEAD: usize = 256;
 /// The shortest time between two Confirms that only have other numbers of objects that wait for
 /// the link: each costs a metered link some hundred bytes.
 const WAITING_INTERVAL: Duration = Duration::from_secs(60);
-
 /// The time after which a node is asked again for a credit. It doubles with each request, up to
 /// half an hour.
 const FIRST_REQUEST: Duration = Duration::from_secs(30);
@@ -159,7 +158,7 @@ impl Metered {
     fn grant(&mut self, bytes: u64, receipt: u64) {
         let Some(state) = self.state.as_deref_mut() else { return };
         let Some(credit) = &mut state.link.credit else { return };
-        // A broker may deliver an earlier credit once more.
+        // A broker may repeat an earlier credit.
         if receipt < state.granted_at {
             return;
         }
@@ -199,7 +198,7 @@ impl Metered {
     }
 
     /// Returns when these objects that wait are due in a Confirm: other numbers after
-    /// [`WAITING_INTERVAL`], and the want of a credit once more, because the last Confirm or the
+    /// [`WAITING_INTERVAL`]; the want of a credit repeatedly, because the last Confirm or the
     /// credit may be lost.
     fn due_at(&self, waiting: Waiting) -> Option<Now> {
         let state = self.state.as_deref()?;
@@ -220,8 +219,8 @@ fn frame_with(size: usize) -> usize {
     size.saturating_add(MESSAGE_OVERHEAD + FRAME_OVERHEAD)
 }
 
-/// Returns the largest object of which a message fits into so many bytes of a frame, beside those
-/// of `bytes` bytes already in it; `None` if none does.
+/// Returns the size of the largest object whose message fits into `left` bytes of a frame, beside
+/// `messages` messages about `bytes` bytes of objects; `None` if none does.
 fn fitting(left: usize, messages: usize, bytes: usize) -> Option<usize> {
     let taken = frame_with(bytes).saturating_add(messages * MESSAGE_OVERHEAD);
     left.checked_sub(taken)
@@ -308,7 +307,7 @@ impl CloudMachine {
         let is_loading = self.sender.is_loading(Lane::Small) || self.sender.is_loading(Lane::Large);
         let has_room = self.sender.has_room(self.settings.config.window_objects);
         let has_parts = self.sender.transfer.is_sending()
-            || self.sender.first_large().is_some()
+            || self.sender.next_large().is_some()
             || self.queue.most_urgent(Lane::Large).is_some();
         let has_message = self.sender.fits(left);
         let has_small = has_room && self.next_small(0, 0).is_some();
@@ -323,7 +322,7 @@ impl CloudMachine {
         (self.queue.len() + self.sender.unsent()) as u64
     }
 
-    /// Returns when the node is to be told again what waits for its link.
+    /// Returns when the next Confirm about objects that wait for the link is due.
     pub(super) fn waiting_at(&self) -> Option<Now> {
         if !self.metered.is_metered() || !self.is_live() {
             return None;

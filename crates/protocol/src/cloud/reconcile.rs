@@ -48,7 +48,7 @@ impl CloudMachine {
         if !self.ledger.is_behind() || !self.is_live() || !self.recorder.is_idle() {
             return;
         }
-        // What waits for a credit would not end soon.
+        // Messages that wait for a credit may stay for days.
         let waits = self.sender.len() == self.sender.unsent() && self.without_credit() > 0;
         if self.sender.len() == 0 || waits {
             if waits || self.view.is_shared() {

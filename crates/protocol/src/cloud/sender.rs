@@ -288,11 +288,6 @@ impl Sender {
         self.ready.retain(|ready| ready.out.uid != *uid);
     }
 
-    /// Returns the message that is sent in parts next.
-    pub(super) fn first_large(&self) -> Option<&Ready> {
-        self.large.front()
-    }
-
     /// Returns the next large message, unless another one is being sent in parts.
     pub(super) fn next_large(&self) -> Option<&Ready> {
         self.large.front().filter(|_| !self.transfer.is_sending())

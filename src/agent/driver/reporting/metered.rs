@@ -78,9 +78,10 @@ impl MeteredState {
     /// ones.
     pub(super) async fn restore(store: &EdgeStore, config: &Config) -> Result<Self, StoreError> {
         let stored = store.note(METADATA_KEY).await;
-        let mut state = Self::new(config, stored.as_ref().ok().and_then(|text| text.as_deref()));
+        let text = stored.as_ref().ok().and_then(Option::as_deref);
+        let mut state = Self::new(config, text);
         if state.is_used() {
-            drop(stored?);
+            stored?;
         }
         if state.asks_manager() {
             state.manager = tokio::task::spawn_blocking(ask_network_manager).await.unwrap_or_default();
@@ -203,7 +204,7 @@ impl MeteredState {
     fn set_interface(&mut self, interface: Option<String>) {
         if interface.is_some() && interface != self.interface {
             if self.interface.is_some() && self.manager.is_some() {
-                // What NetworkManager said is about another route.
+                // The answer of NetworkManager is about another route.
                 self.manager = Some(true);
                 self.asking = None;
                 self.next_manager = Instant::now();

@@ -282,14 +282,8 @@ impl Fact {
             // It has never connected.
             let assigned_at = Some(*self.assigned_at.get_or_insert(now));
             let link = Link::Disconnected { last_heard: Timestamp::MIN, expected: None };
-            let (first_connected, waited_until) = (None, None);
-            return NodeFacts {
-                assigned_at,
-                first_connected,
-                waited_until,
-                answer: Answer::Incomplete,
-                link,
-            };
+            let answer = Answer::Incomplete;
+            return NodeFacts { assigned_at, first_connected: None, waited_until: None, answer, link };
         };
         let is_assigned =
             reconciler.desired.rollouts.revision_of(name, index).is_some_and(|revision| revision.key == *key);
