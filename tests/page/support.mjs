@@ -252,7 +252,10 @@ export class Browser {
     const { origin } = new URL(address);
     page.errors = [];
     page.strays = [];
-    page.on('console', message => { if (['error', 'warning'].includes(message.type())) page.errors.push(message.text()); });
+    page.on('console', message => {
+      const { pathname } = new URL(message.location().url || 'about:');
+      if (['error', 'warning'].includes(message.type())) page.errors.push(`${message.text()}, ${pathname}`);
+    });
     page.on('pageerror', error => page.errors.push(String(error)));
     page.on('request', asked => { if (new URL(asked.url()).origin !== origin && !asked.url().startsWith('data:')) page.strays.push(asked.url()); });
     page.setDefaultTimeout(PATIENCE);

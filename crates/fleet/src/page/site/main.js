@@ -11,6 +11,8 @@ import { object, placement, rollouts } from './rollout.js';
 const main = document.getElementById('main');
 const live = document.getElementById('live');
 let end = null;
+/** Whether the view is the request to sign in. */
+let asks = false;
 
 const go = address => { location.hash = address; };
 
@@ -33,6 +35,7 @@ function open(moved) {
   const [where, asked] = location.hash.replace(/^#\/?/, '').split('?');
   const words = where.split('/').map(decoded);
   end?.();
+  asks = false;
   main.replaceChildren();
   const [title, show] = view(words, new URLSearchParams(asked));
   document.title = `${title} \u00b7 edgesync`;
@@ -59,15 +62,16 @@ function showConnection() {
     live.className = what;
     live.replaceChildren(el('i', { 'aria-hidden': 'true' }), el('span', {}, words));
   }
-  if (fleet.live === 'refused' && !main.querySelector('.key')) {
+  if (fleet.live === 'refused' && !asks) {
     end?.();
     end = null;
+    asks = true;
     const how = location.protocol === 'https:' ? ['This browser has presented no operator certificate. ', 'Create one, and import it:']
       : ['This page needs a key, which is valid for twelve hours. ', 'On the machine of the cloud side, run:'];
-    fill(main, el('div', { class: 'empty key' }, el('h1', {}, 'Sign in'), el('p', {}, how),
+    fill(main, el('div', { class: 'empty' }, el('h1', {}, 'Sign in'), el('p', {}, how),
       command(location.protocol === 'https:' ? 'edgesync-cloud kubeconfig' : 'edgesync-cloud page'),
       el('p', { class: 'none' }, 'Open the address that it prints.')));
-  } else if (fleet.live === 'live' && main.querySelector('.key')) {
+  } else if (fleet.live === 'live' && asks) {
     open(false);
   }
 }
