@@ -49,7 +49,7 @@ pub use slots::Placed;
 pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
 pub use summary::{
     DELETIONS_CONFIRMED_ANNOTATION, FilesInEffect, NODE_LABEL, NODES_ANNOTATION, NamedNodes, NodeNotes,
-    RuleText, STAY_ANNOTATION, Summary, concerns,
+    NodeSync, RuleText, STAY_ANNOTATION, Summary, concerns,
 };
 pub use unread::Unread;
 

@@ -78,6 +78,18 @@ pub enum FilesInEffect {
     No,
 }
 
+/// Whether a node holds its desired objects, by its conditions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeSync {
+    /// It is alive and holds all.
+    InSync,
+    /// It is alive, and those that it does not hold wait for its link.
+    Waiting,
+    /// It does not hold all, or may not be alive.
+    #[default]
+    Pending,
+}
+
 /// State of a Node that the fleet uses, beside the labels assigned to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeNotes {
@@ -87,8 +99,8 @@ pub struct NodeNotes {
     pub confirmed: Box<str>,
     /// Whether the condition `Ready` is Unknown: the node was found silent.
     pub silent: bool,
-    /// Whether the node is alive and holds its desired objects, by its conditions.
-    pub in_sync: bool,
+    /// Whether the node holds its desired objects.
+    pub sync: NodeSync,
     /// Whether the objects that file rules concern are in effect there; `None` without such rules.
     pub in_effect: Option<FilesInEffect>,
     /// [`STAY_ANNOTATION`]; empty if absent.
@@ -154,7 +166,9 @@ impl Summary {
                 let confirmed = annotation(DELETIONS_CONFIRMED_ANNOTATION);
                 let status = |kind| condition(object, kind)?["status"].as_str();
                 let silent = status("Ready") == Some("Unknown");
-                let in_sync = status("edgesync.io/InSync") == Some("True");
+                let held = condition(object, "edgesync.io/InSync");
+                let held = held.map(|held| (held["status"].as_str(), held["reason"].as_str()));
+                let in_sync = matches!(held, Some((Some("True"), _)));
                 let in_effect = condition(object, "edgesync.io/FilesInEffect").map(|files| {
                     match (in_sync, files["status"].as_str(), files["reason"].as_str()) {
                         (true, Some("True"), _) => FilesInEffect::Yes,
@@ -162,10 +176,15 @@ impl Summary {
                         _ => FilesInEffect::No,
                     }
                 });
-                let in_sync = in_sync && !silent;
+                let sync = match held {
+                    _ if silent => NodeSync::Pending,
+                    Some((Some("True"), _)) => NodeSync::InSync,
+                    Some((Some("False"), Some("ObjectsWaiting"))) => NodeSync::Waiting,
+                    _ => NodeSync::Pending,
+                };
                 let stay = annotation(STAY_ANNOTATION);
                 let file_rules = annotation(FILE_RULES_ANNOTATION);
-                let notes = NodeNotes { claimed, confirmed, silent, in_sync, in_effect, stay, file_rules };
+                let notes = NodeNotes { claimed, confirmed, silent, sync, in_effect, stay, file_rules };
                 (assigned, Some(Box::new(notes)))
             }
             false => (labels, None),
@@ -325,6 +344,7 @@ mod tests {
 
     #[test]
     fn conditions_of_a_node_decide_its_state() {
+        use NodeSync::{InSync, Pending, Waiting};
         let state = |conditions: &[(&str, &str)]| {
             let condition = |(kind, status): &(&str, &str)| {
                 let (status, reason) = status.split_once(' ').unwrap_or((status, ""));
@@ -332,18 +352,23 @@ mod tests {
             };
             let conditions: Vec<Value> = conditions.iter().map(condition).collect();
             let notes = summary("node", json!({"status": {"conditions": conditions}})).notes.unwrap();
-            (notes.silent, notes.in_sync, notes.in_effect)
+            (notes.silent, notes.sync, notes.in_effect)
         };
         let (in_sync, in_effect) = (("edgesync.io/InSync", "True"), ("edgesync.io/FilesInEffect", "True"));
-        assert_eq!(state(&[]), (false, false, None));
-        assert_eq!(state(&[("Ready", "True"), in_sync]), (false, true, None));
-        assert_eq!(state(&[("Ready", "Unknown"), in_sync]), (true, false, None));
+        assert_eq!(state(&[]), (false, Pending, None));
+        assert_eq!(state(&[("Ready", "True"), in_sync]), (false, InSync, None));
+        assert_eq!(state(&[("Ready", "Unknown"), in_sync]), (true, Pending, None));
+        let metered = ("edgesync.io/InSync", "False ObjectsWaiting");
+        assert_eq!(state(&[("Ready", "True"), metered]), (false, Waiting, None));
+        assert_eq!(state(&[("Ready", "Unknown"), metered]), (true, Pending, None));
+        assert_eq!(state(&[("edgesync.io/InSync", "False ObjectsPending")]), (false, Pending, None));
+        assert_eq!(state(&[("edgesync.io/InSync", "Unknown ObjectsWaiting")]), (false, Pending, None));
         let waiting = ("edgesync.io/FilesInEffect", "False Waiting");
-        assert_eq!(state(&[waiting, in_sync]), (false, true, Some(FilesInEffect::Waiting)));
-        assert_eq!(state(&[waiting]), (false, false, Some(FilesInEffect::No)));
+        assert_eq!(state(&[waiting, in_sync]), (false, InSync, Some(FilesInEffect::Waiting)));
+        assert_eq!(state(&[waiting]), (false, Pending, Some(FilesInEffect::No)));
         let conflict = ("edgesync.io/FilesInEffect", "False Conflict");
-        assert_eq!(state(&[conflict, in_sync]), (false, true, Some(FilesInEffect::No)));
-        assert_eq!(state(&[in_effect, in_sync]), (false, true, Some(FilesInEffect::Yes)));
-        assert_eq!(state(&[in_effect]), (false, false, Some(FilesInEffect::No)));
+        assert_eq!(state(&[conflict, in_sync]), (false, InSync, Some(FilesInEffect::No)));
+        assert_eq!(state(&[in_effect, in_sync]), (false, InSync, Some(FilesInEffect::Yes)));
+        assert_eq!(state(&[in_effect]), (false, Pending, Some(FilesInEffect::No)));
     }
 }

@@ -596,7 +596,7 @@ impl CloudMachine {
             && self.pending() == 0
             && self.recorder.is_idle()
             && self.guard.count() == 0
-            && self.deliveries.is_clean()
+            && self.deliveries.is_clean(|uid| self.waits_for_link(uid))
     }
 
     /// Returns the recorded version of an object on the node.

@@ -13,6 +13,7 @@ use super::removals::Removals;
 use crate::lifecycle::{NodeLifecycle, ShownAbsence};
 use crate::summary::{Board, Found, MinuteSample, Row, Sample};
 use edgesync_object::NodeName;
+use edgesync_placement::NodeSync;
 use edgesync_protocol::cloud::CloudPhase;
 use edgesync_protocol::timing::Now;
 
@@ -212,9 +213,12 @@ pub(super) fn row_of(node: &Node, lifecycle: &NodeLifecycle, is_shared: bool) ->
     // A wait is no problem, and still not in effect.
     let all_in_effect = not_in_effect + effects.waiting == 0 && node.replicas.is_all_in_effect();
     let state = match machine.phase() {
-        CloudPhase::Offline if elsewhere && node.replicas.in_sync() && all_in_effect => SummaryState::InSync,
-        CloudPhase::Offline if elsewhere && !node.replicas.is_all_in_effect() => SummaryState::NotInEffect,
-        CloudPhase::Offline if elsewhere => SummaryState::Syncing,
+        CloudPhase::Offline if elsewhere => match node.replicas.sync() {
+            NodeSync::InSync if all_in_effect => SummaryState::InSync,
+            NodeSync::Waiting => SummaryState::Waiting,
+            _ if !node.replicas.is_all_in_effect() => SummaryState::NotInEffect,
+            _ => SummaryState::Syncing,
+        },
         CloudPhase::Offline => match lifecycle.absence(&node.name) {
             Some(ShownAbsence { is_overdue: true, .. }) => SummaryState::Overdue,
             Some(_) => SummaryState::Away,

@@ -110,7 +110,7 @@ pub(super) fn node_missing(reconciler: &mut Reconciler, name: &NodeName) {
 /// Handles a Node that exists or has changed, of a node that is not removed. Every replica that may
 /// serve it keeps a machine for it, which receives all changes from then on.
 pub(super) fn node_changed(reconciler: &mut Reconciler, name: &NodeName, summary: &Summary) {
-    let Some(NodeNotes { confirmed, silent, in_sync, in_effect, .. }) = summary.notes.as_deref() else {
+    let Some(NodeNotes { confirmed, silent, sync, in_effect, .. }) = summary.notes.as_deref() else {
         return;
     };
     if *silent {
@@ -119,7 +119,7 @@ pub(super) fn node_changed(reconciler: &mut Reconciler, name: &NodeName, summary
     }
     let Some(id) = reconciler.meet(name, None) else { return };
     if let Some(node) = reconciler.nodes.get_mut(id) {
-        node.replicas.observe(confirmed.clone(), *in_effect, *in_sync);
+        node.replicas.observe(confirmed.clone(), *in_effect, *sync);
     }
     apply_confirmation(reconciler, id);
 }

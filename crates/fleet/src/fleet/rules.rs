@@ -21,7 +21,7 @@ use edgesync_admin::cloud::RolloutCondition;
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::{InForce, RuleRollout};
-use edgesync_placement::{KindMatch, RuleId, Summary};
+use edgesync_placement::{KindMatch, NodeSync, RuleId, Summary};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::node::ConditionFields;
 use edgesync_protocol::timing::Now;
@@ -247,7 +247,7 @@ impl Rules {
             let node = reconciler.nodes.named(name);
             node.is_some_and(|node| match node.session.is_connected() {
                 true => node.machine.in_sync(),
-                false => node.replicas.in_sync(),
+                false => node.replicas.sync() == NodeSync::InSync,
             })
         };
         let in_sync = id.map_or(0, |id| placement.nodes_of(id).filter(in_sync).count());

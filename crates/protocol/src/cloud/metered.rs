@@ -62,7 +62,8 @@ struct State {
     bytes: u64,
     /// The receipt of the newest frame with objects.
     newest: u64,
-    /// The urgency of the last object that was taken to be sent in parts.
+    /// The highest urgency of the objects that have been taken to be sent in parts since there were
+    /// none.
     large: Urgency,
     /// The receipt in the last credit.
     granted_at: u64,
@@ -103,10 +104,11 @@ impl Metered {
         self.state.is_some()
     }
 
-    /// Records the urgency of an object that is taken to be sent in parts.
-    pub(super) fn take_large(&mut self, urgency: Urgency) {
+    /// Records the urgency of an object that is taken to be sent in parts: the first one, or beside
+    /// others.
+    pub(super) fn take_large(&mut self, urgency: Urgency, is_first: bool) {
         if let Some(state) = self.state.as_deref_mut() {
-            state.large = urgency;
+            state.large = if is_first { urgency } else { state.large.max(urgency) };
         }
     }
 

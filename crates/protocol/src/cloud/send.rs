@@ -51,7 +51,7 @@ impl CloudMachine {
         match latest.filter(|latest| begun.is_continued(Some(latest))) {
             Some(latest) => {
                 self.queue.remove(&begun.uid);
-                self.metered.take_large(latest.urgency);
+                self.metered.take_large(latest.urgency, true);
                 self.sender.prepare(&begun.uid, latest.object);
                 self.sender.take_up_begun();
             }
@@ -114,7 +114,7 @@ impl CloudMachine {
             {
                 bytes += size;
                 if lane == Lane::Large {
-                    self.metered.take_large(latest.urgency);
+                    self.metered.take_large(latest.urgency, is_first);
                 }
                 let base = self.base_of(&uid, &latest, limits, desired);
                 puts.push(LoadRequest { uid: uid.clone(), version: latest.version, base });
@@ -163,7 +163,15 @@ impl CloudMachine {
                 (Action::Put, Some(loaded)) => self.put(loaded, limits, desired),
                 (Action::Put, None) => (None, None),
             };
-            if !self.sender.make_ready(&uid, out, patch, limits.max_frame) {
+            let is_first = !self.sender.is_preparing(Lane::Large);
+            let lane = self.sender.make_ready(&uid, out, patch, limits.max_frame);
+            // Its text may be larger than estimated.
+            if lane == Some(Lane::Large)
+                && let Some(latest) = desired.get(&uid)
+            {
+                self.metered.take_large(latest.urgency, is_first);
+            }
+            if lane.is_none() {
                 if self.needed(&uid, desired).is_some() {
                     self.deliveries.delay(&uid, now + self.settings.config.resend_min);
                 }

@@ -202,36 +202,35 @@ impl Sender {
         Some(self.loading.swap_remove(at).objects)
     }
 
-    /// Completes the message of an object in preparation. Returns false if there is none, or it
-    /// cannot be encoded.
+    /// Completes the message of an object in preparation. Returns its lane; `None` if there is no
+    /// message, or it cannot be encoded.
     pub(super) fn make_ready(
         &mut self,
         uid: &Uid,
         out: Option<Outgoing>,
         patch: Option<Arc<Patch>>,
         max_frame: usize,
-    ) -> bool {
+    ) -> Option<Lane> {
         let object = self.preparing.get(uid).cloned();
-        let Some((out, object)) = out.zip(object) else { return false };
+        let (out, object) = out.zip(object)?;
         let most = max_frame - FRAME_OVERHEAD;
         if patch.as_ref().is_some_and(|patch| patch.encoded_len() <= most) {
             let out = Outgoing { body: None, ..out };
             self.patching.push(Ready { out, object, text: MessageText::empty(), patch });
-            return true;
+            return Some(Lane::Small);
         }
         let text = match &patch {
-            Some(patch) => patch.to_text().map(MessageText::of_body),
-            None => out.to_text().ok(),
+            Some(patch) => patch.to_text().map(MessageText::of_body)?,
+            None => out.to_text().ok()?,
         };
-        let Some(text) = text else { return false };
         let is_large = text.len() > most || patch.is_some();
         let ready = Ready { out, object, text, patch };
         if is_large {
             self.large.push_back(ready);
-        } else {
-            self.ready.push_back(ready);
+            return Some(Lane::Large);
         }
-        true
+        self.ready.push_back(ready);
+        Some(Lane::Small)
     }
 
     /// Inserts a message before the one of the same object, for [`Fault::DeleteAndResend`].

@@ -1,7 +1,7 @@
 //! State of a node that other replicas and operators publish in its Node, and state of the
 //! ObjectSyncs that this replica writes.
 
-use edgesync_placement::FilesInEffect;
+use edgesync_placement::{FilesInEffect, NodeSync};
 
 /// Published state of a node; see the module.
 #[derive(Debug, Default)]
@@ -10,7 +10,7 @@ pub(crate) struct ReplicaState {
     confirmed: Box<str>,
     /// Whether the objects under rules for files are in effect; `None` without such rules.
     in_effect: Option<FilesInEffect>,
-    in_sync: bool,
+    sync: NodeSync,
     /// Whether the node is queued for ObjectSyncs of its differences.
     is_queued: bool,
     has_syncs: bool,
@@ -18,10 +18,10 @@ pub(crate) struct ReplicaState {
 
 impl ReplicaState {
     /// Adopts the state in the Node.
-    pub(crate) fn observe(&mut self, confirmed: Box<str>, in_effect: Option<FilesInEffect>, in_sync: bool) {
+    pub(crate) fn observe(&mut self, confirmed: Box<str>, in_effect: Option<FilesInEffect>, sync: NodeSync) {
         self.confirmed = confirmed;
         self.in_effect = in_effect;
-        self.in_sync = in_sync;
+        self.sync = sync;
     }
 
     /// Returns the incarnation and the count that an operator has confirmed.
@@ -44,8 +44,8 @@ impl ReplicaState {
         matches!(self.in_effect, None | Some(FilesInEffect::Yes))
     }
 
-    pub(crate) fn in_sync(&self) -> bool {
-        self.in_sync
+    pub(crate) fn sync(&self) -> NodeSync {
+        self.sync
     }
 
     pub(crate) fn has_syncs(&self) -> bool {
@@ -76,7 +76,7 @@ mod tests {
         let mut state = ReplicaState::default();
         assert!(state.confirmation().is_none() && !state.end_confirmation());
         for (text, read) in [("one/7", Some(("one", 7))), ("a/b/x", Some(("a/b", 0))), ("nonsense", None)] {
-            state.observe(text.into(), None, false);
+            state.observe(text.into(), None, NodeSync::Pending);
             assert_eq!(state.confirmation(), read);
         }
         assert!(state.end_confirmation() && !state.end_confirmation());

@@ -15,7 +15,7 @@ use crate::source::{RevisionKey, Source, key_of};
 use crate::work::Work;
 use edgesync_object::NodeName;
 use edgesync_object::file_rules::FileRules;
-use edgesync_placement::{FilesInEffect, Placement};
+use edgesync_placement::{FilesInEffect, NodeSync, Placement};
 use edgesync_protocol::cloud::{CloudPhase, DesiredState as _};
 use edgesync_protocol::digest::Tally;
 use edgesync_protocol::timing::Now;
@@ -459,10 +459,14 @@ impl Fact {
     fn published(&mut self, node: &Node, now: Timestamp) -> Option<Answer> {
         let assigned_at = self.assigned_at?;
         let age = std::time::Duration::try_from(now.duration_since(assigned_at)).unwrap_or_default();
-        if age < PUBLISHED || !node.replicas.in_sync() {
+        if age < PUBLISHED {
             return Some(Answer::Incomplete);
         }
-        Some(self.conditions(node, now))
+        Some(match node.replicas.sync() {
+            NodeSync::InSync => self.conditions(node, now),
+            NodeSync::Waiting => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            NodeSync::Pending => Answer::Incomplete,
+        })
     }
 
     /// Returns the answer by the conditions of the Node of a node that holds what is desired.

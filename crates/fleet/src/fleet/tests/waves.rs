@@ -14,7 +14,7 @@ use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::urgency::Urgency;
 use edgesync_object::{Labels, Object, kinds};
 use edgesync_placement::Summary;
-use edgesync_protocol::frame::{Up, Upload};
+use edgesync_protocol::frame::{Lease, Up, Upload};
 use edgesync_protocol::metered::MeteredLink;
 use edgesync_protocol::upload::{Lane, UploadItem};
 use edgesync_rollout::status::PauseReason;
@@ -161,9 +161,13 @@ impl<const SHARED: bool> Waves<SHARED> {
         self.set_node(name, rules, &[]);
     }
 
-    /// Writes the Node of a node with its file rules, and with the conditions that are true.
-    fn set_node(&self, name: &str, rules: &str, conditions: &[&str]) {
-        let condition = |name: &&str| json!({"type": format!("edgesync.io/{name}"), "status": "True"});
+    /// Writes the Node of a node with its file rules, and with these conditions and their reasons: a
+    /// condition without a reason is true.
+    fn set_node(&self, name: &str, rules: &str, conditions: &[(&str, Option<&str>)]) {
+        let condition = |(name, reason): &(&str, Option<&str>)| {
+            let status = if reason.is_none() { "True" } else { "False" };
+            json!({"type": format!("edgesync.io/{name}"), "status": status, "reason": reason})
+        };
         let conditions: Vec<serde_json::Value> = conditions.iter().map(condition).collect();
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
@@ -459,6 +463,31 @@ async fn effects_of_an_earlier_session_are_those_of_the_node() {
     let third = fleet.put("web");
     fleet.until("the fix arrives", |fleet| !fleet.holders("web", third).is_empty()).await;
     fleet.until("it is waited for", |fleet| fleet.shown().waves[0].pending == 1).await;
-    fleet.set_node(&name, rules, &["InSync", "FilesInEffect"]);
+    fleet.set_node(&name, rules, &[("InSync", None), ("FilesInEffect", None)]);
     fleet.until("a minute passes", |fleet| fleet.shown().waves[0].good == 1).await;
+}
+
+/// It was incomplete, and a failure after `healthyWithin`.
+#[tokio::test]
+async fn node_of_another_replica_that_waits_for_its_link_fails_no_roll_out() {
+    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let mut fleet = Waves::<true>::of(1, &rule).await;
+    let name = fleet.world.devices.keys().next().unwrap().clone();
+    fleet.put("web");
+    fleet.set_node(&name, "", &[]);
+    fleet.world.connect_all();
+    fleet.until("what is placed is the stable revision", |fleet| fleet.stack() == [(1, 1)]).await;
+    fleet.presence(&name, false);
+    let reconciler = &mut fleet.world.fleet.reconciler;
+    let renewed = virtual_now().as_microsecond();
+    let lease = Lease { session: "s".into(), seconds: 3600, acquired: renewed, renewed, check_in: None };
+    reconciler.nodes.lifecycle.renewed(reconciler.now(), virtual_now(), &node_name(&name), &lease);
+    fleet.put("web");
+    fleet.until("the change is a revision", |fleet| fleet.stack() == [(1, 1), (2, 1)]).await;
+    fleet.set_node(&name, "", &[("InSync", Some("ObjectsWaiting"))]);
+    fleet.until("a minute passes", |fleet| fleet.shown().waves[0].waiting == 1).await;
+    fleet.pass(Duration::from_secs(1200)).await;
+    assert_eq!(fleet.shown().waves[0].waiting, 1);
+    fleet.set_node(&name, "", &[("InSync", None)]);
+    fleet.until("it has the change", |fleet| fleet.shown().waves[0].held_only == 1).await;
 }

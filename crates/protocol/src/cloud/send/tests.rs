@@ -37,7 +37,11 @@ fn desire_version(
     version: u64,
     size: usize,
 ) {
-    let wish = DesiredObject {
+    wishes.tell(Now::ZERO, Some(cloud), &name(number), Some(wish(number, version, size)));
+}
+
+fn wish(number: usize, version: u64, size: usize) -> DesiredObject {
+    DesiredObject {
         version: version.into(),
         object: Arc::new(ObjectRef {
             api_version: "v1".into(),
@@ -54,8 +58,7 @@ fn desire_version(
         }),
         size,
         urgency: Urgency::Normal,
-    };
-    wishes.tell(Now::ZERO, Some(cloud), &name(number), Some(wish));
+    }
 }
 
 fn load(cloud: &mut CloudMachine, wishes: &DesiredObjects) -> Option<(u64, Vec<Uid>)> {

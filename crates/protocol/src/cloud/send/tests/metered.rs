@@ -1,7 +1,7 @@
 //! The credit of a metered link: what is sent with it, and when the node is asked for another one.
 
 use super::*;
-use crate::frame::Credit;
+use crate::frame::{Credit, DEFAULT_MAX_FRAME};
 use crate::metered::{MeteredLink, Waiting};
 
 /// Returns a live machine of a node on a metered link with this credit.
@@ -84,4 +84,35 @@ fn number_of_waiting_objects_is_confirmed_once_a_minute() {
     cloud.tick(due, &wishes);
     let waits = Waiting { credit: 10, ..Waiting::default() };
     assert_eq!(confirmed(&mut cloud, due, &wishes), Some(waits));
+}
+
+/// It had the urgency of the large object before it, and less urgent ones came first.
+#[test]
+fn object_larger_than_estimated_waits_with_its_own_urgency() {
+    let (mut cloud, mut wishes) = metered(100_000_000);
+    desire(&mut cloud, &mut wishes, 0, KIB);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, DEFAULT_MAX_FRAME as usize), &wishes);
+    let low = DesiredObject { urgency: Urgency::Low, ..wish(1, 1, KIB) };
+    wishes.tell(Now::ZERO, Some(&mut cloud), &name(1), Some(low));
+    desire(&mut cloud, &mut wishes, 2, KIB);
+    assert_eq!(load(&mut cloud, &wishes).unwrap().1, [name(2)]);
+}
+
+/// It was counted as a failure of the delivery, and its node as one that lags.
+#[test]
+fn lost_object_that_waits_for_a_credit_is_no_lag() {
+    let (mut cloud, mut wishes) = metered(3 * KIB as u64);
+    desire(&mut cloud, &mut wishes, 0, 2 * KIB);
+    let (token, uids) = load(&mut cloud, &wishes).unwrap();
+    cloud.loaded(Now::ZERO, token, bodies(&uids, 2 * KIB), &wishes);
+    assert_eq!(sent(&mut cloud, &wishes), 1);
+    assert!(!cloud.is_settled());
+    while cloud.waiting().credit == 0 {
+        let now = cloud.deadline().unwrap();
+        assert!(now < DAY);
+        cloud.tick(now, &wishes);
+        assert_eq!(load(&mut cloud, &wishes), None);
+    }
+    assert!(cloud.is_settled() && !cloud.in_sync());
 }
