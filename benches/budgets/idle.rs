@@ -41,9 +41,9 @@ pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
         table.budget(&what, format!("{:.0} KB", day / 1e3), budget, day <= *limit);
     }
     let traffic: Traffic = site.ask_other(0, Route::Traffic)?;
-    let leases = traffic.total.span.frames.iter().find(|frame| frame.frame == "Lease");
-    let leases = leases.context("no Lease was sent")?;
-    let size = leases.bytes as f64 / leases.messages as f64;
-    table.budget("  a Lease, payload", format!("{size:.0} bytes"), "≤ 150 bytes", size <= 150.0);
+    let renewals = traffic.total.span.frames.iter().find(|frame| frame.frame == "Renew");
+    let renewals = renewals.context("no Lease was renewed")?;
+    let size = renewals.bytes as f64 / renewals.messages as f64;
+    table.budget("  a renewal of the Lease, payload", format!("{size:.0} bytes"), "≤ 100 bytes", size <= 100.0);
     Ok(())
 }
