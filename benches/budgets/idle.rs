@@ -44,6 +44,11 @@ pub(crate) fn traffic(table: &mut Table) -> anyhow::Result<()> {
     let renewals = traffic.total.span.frames.iter().find(|frame| frame.frame == "Renew");
     let renewals = renewals.context("no Lease was renewed")?;
     let size = renewals.bytes as f64 / renewals.messages as f64;
-    table.budget("  a renewal of the Lease, payload", format!("{size:.0} bytes"), "≤ 100 bytes", size <= 100.0);
+    table.budget(
+        "  a renewal of the Lease, payload",
+        format!("{size:.0} bytes"),
+        "≤ 100 bytes",
+        size <= 100.0,
+    );
     Ok(())
 }

@@ -161,8 +161,8 @@ impl<const SHARED: bool> Waves<SHARED> {
         self.set_node(name, rules, &[]);
     }
 
-    /// Writes the Node of a node with its file rules, and with these conditions and their reasons: a
-    /// condition without a reason is true.
+    /// Writes the Node of a node with its file rules, and with these conditions and their reasons:
+    /// a condition without a reason is true.
     fn set_node(&self, name: &str, rules: &str, conditions: &[(&str, Option<&str>)]) {
         let condition = |(name, reason): &(&str, Option<&str>)| {
             let status = if reason.is_none() { "True" } else { "False" };
