@@ -166,22 +166,21 @@ impl Summary {
                 let confirmed = annotation(DELETIONS_CONFIRMED_ANNOTATION);
                 let status = |kind| condition(object, kind)?["status"].as_str();
                 let silent = status("Ready") == Some("Unknown");
-                let held = condition(object, "edgesync.io/InSync");
-                let held = held.map(|held| (held["status"].as_str(), held["reason"].as_str()));
-                let in_sync = matches!(held, Some((Some("True"), _)));
+                let published = condition(object, "edgesync.io/InSync").map_or(NodeSync::Pending, |held| {
+                    match (held["status"].as_str(), held["reason"].as_str()) {
+                        (Some("True"), _) => NodeSync::InSync,
+                        (Some("False"), Some("ObjectsWaiting")) => NodeSync::Waiting,
+                        _ => NodeSync::Pending,
+                    }
+                });
                 let in_effect = condition(object, "edgesync.io/FilesInEffect").map(|files| {
-                    match (in_sync, files["status"].as_str(), files["reason"].as_str()) {
-                        (true, Some("True"), _) => FilesInEffect::Yes,
-                        (true, _, Some("Waiting")) => FilesInEffect::Waiting,
+                    match (published, files["status"].as_str(), files["reason"].as_str()) {
+                        (NodeSync::InSync, Some("True"), _) => FilesInEffect::Yes,
+                        (NodeSync::InSync, _, Some("Waiting")) => FilesInEffect::Waiting,
                         _ => FilesInEffect::No,
                     }
                 });
-                let sync = match held {
-                    _ if silent => NodeSync::Pending,
-                    Some((Some("True"), _)) => NodeSync::InSync,
-                    Some((Some("False"), Some("ObjectsWaiting"))) => NodeSync::Waiting,
-                    _ => NodeSync::Pending,
-                };
+                let sync = if silent { NodeSync::Pending } else { published };
                 let stay = annotation(STAY_ANNOTATION);
                 let file_rules = annotation(FILE_RULES_ANNOTATION);
                 let notes = NodeNotes { claimed, confirmed, silent, sync, in_effect, stay, file_rules };

@@ -166,7 +166,7 @@ impl Deliveries {
         self.retries.iter().filter_map(|(uid, retry)| Some((uid, retry.refusal.as_ref()?)))
     }
 
-    /// Returns whether no object has a failure, except those that wait for their next attempt.
+    /// Returns whether no object has a failure, except those for which `waits` is true.
     pub(super) fn is_clean(&self, waits: impl Fn(&Uid) -> bool) -> bool {
         self.retries.keys().all(waits)
     }

@@ -388,7 +388,7 @@ impl Fact {
         }
         Some(match (is_incomplete, waits) {
             (true, _) => Answer::Incomplete,
-            (false, true) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            (false, true) => self.waiting(now),
             (false, false) => self.effect(reconciler, node, assigned, now),
         })
     }
@@ -449,9 +449,14 @@ impl Fact {
         }
         match (is_pending, is_waiting) {
             (true, _) => Answer::NotYetInEffect,
-            (false, true) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            (false, true) => self.waiting(now),
             (false, false) => Answer::InEffect,
         }
+    }
+
+    /// Returns the answer of a node that waits, since the first such answer.
+    fn waiting(&mut self, now: Timestamp) -> Answer {
+        Answer::Waiting(*self.waiting_since.get_or_insert(now))
     }
 
     /// Returns the answer of a node by the conditions that another replica has published. They may
@@ -464,7 +469,7 @@ impl Fact {
         }
         Some(match node.replicas.sync() {
             NodeSync::InSync => self.conditions(node, now),
-            NodeSync::Waiting => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            NodeSync::Waiting => self.waiting(now),
             NodeSync::Pending => Answer::Incomplete,
         })
     }
@@ -473,7 +478,7 @@ impl Fact {
     fn conditions(&mut self, node: &Node, now: Timestamp) -> Answer {
         match node.replicas.in_effect() {
             Some(FilesInEffect::Yes) => Answer::InEffect,
-            Some(FilesInEffect::Waiting) => Answer::Waiting(*self.waiting_since.get_or_insert(now)),
+            Some(FilesInEffect::Waiting) => self.waiting(now),
             Some(FilesInEffect::No) => Answer::NotYetInEffect,
             None => Answer::HeldOnly,
         }

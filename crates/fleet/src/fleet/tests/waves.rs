@@ -35,6 +35,11 @@ thread_local! {
     static BEGUN: (Timestamp, Instant) = (Timestamp::now(), Instant::now());
 }
 
+/// Returns the rule with its last wave only.
+fn one_wave() -> String {
+    RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "")
+}
+
 /// Returns the time by the paused clock of this test.
 fn virtual_now() -> Timestamp {
     BEGUN.with(|(wall, paused)| *wall + paused.elapsed())
@@ -316,7 +321,7 @@ async fn bad_version_stays_at_one_wave_of_ten_thousand_nodes() {
 /// An object that was new on a node counted as good until its first effect arrived.
 #[tokio::test]
 async fn new_object_that_a_file_rule_concerns_is_waited_for() {
-    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let rule = one_wave();
     let mut fleet = Waves::of(3, &rule.replace("heldOnly = true ", "")).await;
     let names: BTreeSet<String> = fleet.world.devices.keys().cloned().collect();
     fleet.put("web");
@@ -355,7 +360,7 @@ async fn new_object_that_a_file_rule_concerns_is_waited_for() {
 /// It was a failure after `healthyWithin`, and the node counted as one that lags.
 #[tokio::test]
 async fn object_that_waits_for_a_metered_link_fails_no_roll_out() {
-    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let rule = one_wave();
     let mut fleet = Waves::<false>::of(3, &rule).await;
     fleet.put("web");
     fleet.world.connect_all();
@@ -395,7 +400,7 @@ async fn object_that_waits_for_a_metered_link_fails_no_roll_out() {
 /// The failures of a roll-out were shown without a reason.
 #[tokio::test]
 async fn failures_have_the_message_of_the_node_unless_it_may_quote_secrets() {
-    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let rule = one_wave();
     let mut fleet = Waves::<false>::of(3, &rule.replace("heldOnly = true ", "")).await;
     let names: BTreeSet<String> = fleet.world.devices.keys().cloned().collect();
     fleet.put("web");
@@ -417,7 +422,7 @@ async fn failures_have_the_message_of_the_node_unless_it_may_quote_secrets() {
     let first = &shown.waves[0].failures[0];
     assert_eq!(first.message, "ConfigMap 'plant/web': NotInEffect: check: exit code 1");
 
-    // What is written to the status of the rule.
+    // The same message is in the status of the rule.
     let rollouts = &fleet.world.fleet.reconciler.desired.rollouts;
     let index = rollouts.index(&crate::source::RuleKey::Configured("web".into())).unwrap();
     let conditions = fleet.world.fleet.rollout_loop.conditions(rollouts, index).unwrap();
@@ -432,7 +437,7 @@ async fn failures_have_the_message_of_the_node_unless_it_may_quote_secrets() {
 /// Over a cluster, a replica knows the effects of the session alone.
 #[tokio::test]
 async fn effects_of_an_earlier_session_are_those_of_the_node() {
-    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let rule = one_wave();
     let rule = rule.replace("heldOnly = true ", "").replace("1m", "1h");
     let mut fleet = Waves::<true>::of(1, &rule).await;
     let name = fleet.world.devices.keys().next().unwrap().clone();
@@ -458,7 +463,7 @@ async fn effects_of_an_earlier_session_are_those_of_the_node() {
     fleet.report(&names, "web", second, false);
     fleet.until("it has failed", |fleet| fleet.shown().waves[0].failed == 1).await;
 
-    // What was not seen here is judged by the conditions of the Node.
+    // An effect that was not seen here is judged by the conditions of the Node.
     fleet.reconnect(&name).await;
     let third = fleet.put("web");
     fleet.until("the fix arrives", |fleet| !fleet.holders("web", third).is_empty()).await;
@@ -470,7 +475,7 @@ async fn effects_of_an_earlier_session_are_those_of_the_node() {
 /// It was incomplete, and a failure after `healthyWithin`.
 #[tokio::test]
 async fn node_of_another_replica_that_waits_for_its_link_fails_no_roll_out() {
-    let rule = RULE.replace("{ percent = 1, heldOnly = true }, { percent = 10, heldOnly = true }, ", "");
+    let rule = one_wave();
     let mut fleet = Waves::<true>::of(1, &rule).await;
     let name = fleet.world.devices.keys().next().unwrap().clone();
     fleet.put("web");
