@@ -615,6 +615,37 @@ fn notices_have_the_licences_of_a_program() {
     assert!(cloud.contains("tower-http ") && !device.contains("tower-http "));
 }
 
+/// A program with musl contains musl and Zig's runtime, of the toolchain, and jemalloc, of a crate.
+#[test]
+fn static_program_names_its_c_library_and_its_allocator() {
+    let toolchain = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let path = toolchain.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("ziglang-0.17.1.dist-info/METADATA", "");
+    write("ziglang/LICENSE", "licence of zig");
+    write("ziglang/lib/libc/musl/COPYRIGHT", "licence of musl");
+    write("ziglang/lib/libc/musl/src/internal/version.h", "#define VERSION \"1.2.5\"");
+    let rustc = toolchain.path().join("bin/rustc");
+    write("bin/rustc", "#!/bin/sh\necho release: 1.96.0\n");
+    fs::set_permissions(&rustc, Permissions::from_mode(0o755)).unwrap();
+    let sbom = |arguments: &[&str]| {
+        let mut command = Command::new(root().join("packaging/sbom"));
+        command.args(arguments).args(["edgesync", "armv7-unknown-linux-musleabihf"]).env("RUSTC", &rustc);
+        succeeded(&command.output().unwrap())
+    };
+    let bill: Value = serde_json::from_str(&sbom(&[])).unwrap();
+    for (name, version) in [("musl", "1.2.5"), ("zig-compiler-rt", "0.17.1"), ("jemalloc", "5.3.1")] {
+        assert_eq!(component(&bill, name).unwrap()["version"], version, "{name}");
+    }
+    let notices = sbom(&["--notices"]);
+    for text in ["licence of zig", "licence of musl", "Copyright (C) 2002-present Jason Evans"] {
+        assert!(notices.contains(text), "{text}");
+    }
+}
+
 /// Returns the bill of material of a program.
 fn bill(package: &str, features: &str) -> Value {
     let text = succeeded(&run(root(), "sbom", &[package, "x86_64-unknown-linux-gnu", features]));

@@ -1,12 +1,27 @@
-//! Settings of glibc's allocator that return free memory: the only module with `unsafe` code.
+//! Settings of the allocator that return free memory: the only module with `unsafe` code.
 //!
-//! By default each thread gets its own arena, and an arena keeps the memory of a burst: 20,000
-//! objects received and listed left 70 MB resident, with one arena 10 MB. The unit file sets
-//! `MALLOC_ARENA_MAX=1` for the same reason; these functions apply without a unit file. With other
-//! C libraries they do nothing.
+//! By default each thread gets its own arena, and an arena keeps the memory of a burst: with glibc,
+//! 20,000 objects received and listed left 70 MB resident, with one arena 10 MB. The unit file sets
+//! `MALLOC_ARENA_MAX=1` for the same reason; these functions apply without a unit file.
+//!
+//! Programs with musl have jemalloc, which replaces `malloc` for Rust and the libraries in C alike:
+//! musl's own kept 9 MB after 10,000 objects. It returns memory by itself, by `malloc_conf`
+//! (docs/decisions/0040-allocator.md). With other C libraries the functions do nothing.
 
 // Plain C functions without safe bindings.
 #![allow(unsafe_code)]
+
+// Linked for its `malloc`: nothing of it is called by name.
+#[cfg(target_env = "musl")]
+use tikv_jemalloc_sys as _;
+
+/// jemalloc reads its settings from the symbol `malloc_conf` before the first allocation: one
+/// arena, thread caches for small blocks only, and free pages are returned at once.
+// SAFETY: jemalloc declares the symbol as a pointer to a string that ends with a zero, and only
+// reads it.
+#[cfg(target_env = "musl")]
+#[unsafe(export_name = "malloc_conf")]
+static SETTINGS: &[u8; 59] = b"narenas:1,tcache_max:512,dirty_decay_ms:0,muzzy_decay_ms:0\0";
 
 /// Limits the allocator to one arena that returns free memory early. Must be called first in
 /// `main`: it does not move earlier allocations of other threads.
