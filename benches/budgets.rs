@@ -44,8 +44,12 @@ mod outbox;
 mod page;
 #[path = "budgets/patches.rs"]
 mod patches;
+#[path = "budgets/peers.rs"]
+mod peers;
 #[path = "budgets/processes.rs"]
 mod processes;
+#[path = "budgets/rates.rs"]
+mod rates;
 #[path = "budgets/rollout.rs"]
 mod rollout;
 #[path = "budgets/slow.rs"]
@@ -75,11 +79,12 @@ const YARDSTICK: &str = "The machine, without edgesync";
 const SECTIONS: &[Section] = &[
     ("size", "Programs", processes::binary_size),
     ("ingest", "From frames to committed rows, inside the agent", ingest::durable),
-    ("bulk", "10,000 objects of 1 KB to an empty node, through mosquitto", processes::bulk_through_mosquitto),
+    ("bulk", "10,000 objects of 1 KB to an empty node, through mosquitto", rates::bulk_through_mosquitto),
     ("patches", "Updates as patches", patches::figures),
-    ("updates", "Single updates, one after another", processes::single_updates),
+    ("updates", "Single updates, one after another", rates::single_updates),
     ("reconnect", "Reconnect", processes::reconnect),
-    ("latency", "From a change to the row on the device", processes::latency),
+    ("latency", "From a change to the row on the device", rates::latency),
+    ("peers", "Beside the fastest peer", peers::figures),
     ("files", "From objects to files", files::figures),
     ("start", "Start", processes::start),
     ("idle", "Idle traffic of a node", idle::traffic),

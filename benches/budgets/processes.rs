@@ -320,7 +320,7 @@ impl Site {
     }
 
     /// Returns the first node; `None` before its first Hello.
-    fn node(&self) -> Option<NodeInfo> {
+    pub(crate) fn node(&self) -> Option<NodeInfo> {
         let nodes: NodeList = self.ask_cloud(Route::Nodes).ok()?;
         nodes.items.into_iter().next()
     }
@@ -550,64 +550,6 @@ pub(crate) fn binary_size(table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures 10,000 objects of 1 KB to an empty node: rate, memory, disk and processor time.
-pub(crate) fn bulk_through_mosquitto(table: &mut Table) -> anyhow::Result<()> {
-    const OBJECTS: usize = 10_000;
-    let site = Site::new()?;
-    site.create(0..OBJECTS)?;
-    let start = Instant::now();
-    let agent = site.agent()?;
-    site.wait_in_sync(OBJECTS)?;
-    let time = start.elapsed();
-    let rate = OBJECTS as f64 / time.as_secs_f64();
-    let what = "end to end through mosquitto, persisted and reported";
-    let measured = table.of_mosquitto(rate);
-    let met = rate >= 30_000.0 && rate >= 0.65 * table.bare_mosquitto;
-    table.budget(what, measured, "≥ 30,000/s and 65 % (KubeEdge: 145–186/s)", met);
-    let spent = cpu(&agent).as_secs_f64() * 1000.0 / OBJECTS as f64;
-    table.budget(
-        "agent CPU per object, bulk",
-        format!("{spent:.3} ms"),
-        "≤ 0.018 ms (EdgeCore: 0.75)",
-        spent <= 0.018,
-    );
-    table.figure("agent RSS, peak", mib(proc_number(&agent, "status", "VmHWM:")));
-    // Idle means a few seconds without activity: memory is released, the log is checkpointed.
-    std::thread::park_timeout(Duration::from_secs(5));
-    table.figure("agent RSS, idle", mib(proc_number(&agent, "status", "VmRSS:")));
-    table.figure("  of it not reclaimable", mib(irreclaimable(&agent)));
-    let written = proc_number(&agent, "io", "write_bytes:") as f64 / OBJECTS as f64 / 1000.0;
-    let what = "written to disk per object, bulk";
-    table.budget(what, format!("{written:.1} KB"), "≤ 3 KB", written <= 3.0);
-    Ok(())
-}
-
-/// Measures 2,000 changes one after another, each reported before the next.
-pub(crate) fn single_updates(table: &mut Table) -> anyhow::Result<()> {
-    const OBJECTS: usize = 2_000;
-    const UPDATES: usize = 2_000;
-    let site = Site::new()?;
-    site.create(0..OBJECTS)?;
-    let agent = site.agent()?;
-    site.wait_in_sync(OBJECTS)?;
-    // The checkpoint of the initial objects' log must not count for the updates.
-    std::thread::park_timeout(Duration::from_secs(1));
-    let before = proc_number(&agent, "io", "write_bytes:");
-    let used = cpu(&agent);
-    for n in 0..UPDATES {
-        site.replace((n * 7919) % OBJECTS, 1 + n as u64)?;
-        until("the change is reported", || (site.node()?.pending() == Some(0)).then_some(()))?;
-    }
-    site.wait_in_sync(OBJECTS)?;
-    let written = (proc_number(&agent, "io", "write_bytes:") - before) as f64 / UPDATES as f64 / 1000.0;
-    let what = "written to disk per object, single updates";
-    table.budget(what, format!("{written:.1} KB"), "≤ 7 KB (EdgeCore: 65)", written <= 7.0);
-    let spent = (cpu(&agent) - used).as_secs_f64() * 1000.0 / UPDATES as f64;
-    let what = "agent CPU per single update";
-    table.budget(what, format!("{spent:.2} ms"), "≤ 0.15 ms (EdgeCore: 1.8)", spent <= 0.15);
-    Ok(())
-}
-
 /// Sums the bytes of frames in the agent's log since its last connection: sent, and received.
 fn frames_in_log(path: &Path) -> anyhow::Result<(u64, u64)> {
     let (mut up, mut down) = (0, 0);
@@ -687,33 +629,6 @@ fn log_time(path: &Path) -> anyhow::Result<f64> {
     };
     let time = at(": in sync ")?.duration_since(at(": connected peer=")?);
     Ok(time.as_secs_f64() * 1000.0)
-}
-
-/// Measures from a change on the cloud side to the row on the edge.
-pub(crate) fn latency(table: &mut Table) -> anyhow::Result<()> {
-    const CHANGES: usize = 500;
-    let site = Site::new()?;
-    site.create(0..100)?;
-    let _agent = site.agent()?;
-    site.wait_in_sync(100)?;
-    let mut times = Vec::with_capacity(CHANGES);
-    for n in 0..CHANGES {
-        // Only ConfigMaps: the spec of a Pod is immutable.
-        let number = n * 10 % 100;
-        let object = object(number, 0);
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let path = format!("{}/{name}", collection(&object));
-        let start = Instant::now();
-        let content = site.replace(number, 2 + n as u64)?["data"].clone();
-        while site.edge_get(&path)?["data"] != content {}
-        times.push(start.elapsed().as_secs_f64() * 1000.0);
-    }
-    times.sort_by(f64::total_cmp);
-    let (p50, p95) = (times[CHANGES / 2], times[CHANGES * 95 / 100]);
-    let what = "change (HTTP request sent) to row on the edge, p50 / p95";
-    let met = p50 <= 0.9 && p95 <= 1.3;
-    table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "≤ 0.9 / 1.3 ms (EdgeCore: 5.8 / 8.7)", met);
-    Ok(())
 }
 
 /// Measures from exec to the first answer of the local API, with 100,000 objects in the database,

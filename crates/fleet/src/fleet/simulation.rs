@@ -148,7 +148,7 @@ fn a_restored_status_that_is_ignored_is_found() {
 
 #[test]
 fn a_node_that_keeps_its_wave_is_found() {
-    is_found_by(23, Fault::WaveKept);
+    is_found_by(33, Fault::WaveKept);
 }
 
 #[test]
