@@ -96,6 +96,7 @@ const SECTIONS: &[Section] = &[
     ("fleet", "10,000 nodes", fleet::reconnect_storm),
     ("fleet-shared", "10,000 nodes with the same objects", fleet::shared_objects),
     ("fleet-tls", "10,000 nodes with the same objects, over TLS", fleet::shared_objects_over_tls),
+    ("fleet-many", "10, 30 and 100 thousand nodes", fleet::many_nodes),
     ("fleet-own", "10,000 nodes with objects of their own", fleet::own_objects),
     ("away", "10,000 nodes that are away as planned", away::figures),
     ("rollout", "A roll-out in progress on 10,000 nodes", rollout::figures),

@@ -2,8 +2,8 @@
 //! its hub. A bucket is a stream that keeps one value for each key.
 //!
 //! It is measured with both of its guarantees: with `sync_interval: always`, which syncs a value
-//! before it counts as stored, as edgesync does, and with its default, which syncs every two minutes,
-//! so that a power cut loses what came since.
+//! before it counts as stored, as edgesync does, and with its default, which syncs every two
+//! minutes, so that a power cut loses what came since.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -145,7 +145,7 @@ impl Client {
     /// Returns the value of a key in the mirror.
     fn get(&mut self, n: usize) -> anyhow::Result<Vec<u8>> {
         self.publish(&format!("$JS.API.DIRECT.GET.{MIRROR}.{}", subject(n)), b"")?;
-        Ok(self.next()?)
+        self.next()
     }
 }
 

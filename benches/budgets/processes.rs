@@ -204,7 +204,7 @@ impl Site {
 
     /// Returns the broker as the endpoint of simulated nodes.
     pub(crate) fn broker(&self) -> Endpoint {
-        Endpoint { address: self.mosquitto.address(), authority: None }
+        Endpoint { address: self.mosquitto.address(), authority: None, sources: 1 }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -361,27 +361,32 @@ impl FleetSite {
         Self::start(rules, true)
     }
 
+    /// Like [`FleetSite::with_rules`], for more nodes than the default permits.
+    pub(crate) fn for_many(nodes: usize, rules: &str) -> anyhow::Result<Self> {
+        Self::start_over("", &format!("max_connections = {}\n", nodes + nodes / 10), rules, false)
+    }
+
     /// Starts a replica over a Kubernetes cluster, whose ConfigMaps may name their nodes.
     pub(crate) fn over_cluster(kubeconfig: &Path) -> anyhow::Result<Self> {
         let store = format!(
             "type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\nlabelled = [\"ConfigMap\"]\n",
             kubeconfig.display()
         );
-        Self::start_over(&store, "", false)
+        Self::start_over(&store, "", "", false)
     }
 
     fn start(rules: &str, has_tls: bool) -> anyhow::Result<Self> {
-        Self::start_over("", rules, has_tls)
+        Self::start_over("", "", rules, has_tls)
     }
 
-    fn start_over(store: &str, rules: &str, has_tls: bool) -> anyhow::Result<Self> {
+    fn start_over(store: &str, limits: &str, rules: &str, has_tls: bool) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let (broker, joining) = (free_port(), free_port());
         let config = directory.path().join("cloud.toml");
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{0}/cloud.db\"\n{store}[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n\
+                "[store]\npath = \"{0}/cloud.db\"\n{store}[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"{1}\"\n{limits}\
                  [api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"127.0.0.1:{joining}\"\n\
                  [log]\nformat = \"text\"\nlevel = \"warn\"\n{rules}",
                 directory.path().display(),
@@ -401,6 +406,7 @@ impl FleetSite {
         Ok(Endpoint {
             address: (Ipv4Addr::LOCALHOST, self.broker).into(),
             authority: authority.transpose()?.map(Arc::new),
+            sources: 1,
         })
     }
 

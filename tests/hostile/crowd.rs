@@ -32,7 +32,7 @@ pub(crate) struct Crowd {
 
 /// Returns the endpoint for nodes of a cloud side with its CA in this directory.
 pub(crate) fn endpoint(cloud: &Cloud, pki: &Path) -> Endpoint {
-    Endpoint { address: cloud.mqtt, authority: Some(Arc::new(Authority::open(pki).unwrap())) }
+    Endpoint { address: cloud.mqtt, authority: Some(Arc::new(Authority::open(pki).unwrap())), sources: 1 }
 }
 
 fn name(n: usize) -> String {

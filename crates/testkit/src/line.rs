@@ -1,15 +1,17 @@
 //! MQTT of a simulated node: hand-made packets over TCP, or over TLS with the node's certificate.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use edgesync_transport::tls::{Certificate, Client, Clock, Identity, Key, NODES, Trust};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair, KeyUsagePurpose,
 };
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::Instant;
 
 /// The cloud's CA, which vouches for every node. All nodes share one key, because the nodes are not
 /// measured.
@@ -49,10 +51,29 @@ impl Authority {
 pub struct Endpoint {
     pub address: SocketAddr,
     pub authority: Option<Arc<Authority>>,
+    /// Number of loopback addresses that nodes connect from: one has 28,000 ports. With 1 they
+    /// connect from the address of the endpoint.
+    pub sources: u8,
+}
+
+impl Endpoint {
+    async fn connect(&self, node: &str) -> anyhow::Result<TcpStream> {
+        if self.sources <= 1 {
+            return Ok(TcpStream::connect(self.address).await?);
+        }
+        let sum: usize = node.bytes().map(usize::from).sum();
+        let source = u8::try_from(sum % usize::from(self.sources))?;
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((Ipv4Addr::new(127, 0, 1, source), 0).into())?;
+        Ok(socket.connect(self.address).await?)
+    }
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Silence after which a node pings, as agents do by default. A cloud side grants no longer one.
+const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A connection of one node, subscribed to its messages.
 pub struct Line {
@@ -60,12 +81,14 @@ pub struct Line {
     /// Received bytes of an incomplete packet.
     unread: Vec<u8>,
     next_id: u16,
+    /// When the last packet was sent.
+    sent: Instant,
 }
 
 impl Line {
     /// Connects and subscribes to `edgesync/v1/nodes/<node>/down`.
     pub async fn open(endpoint: &Endpoint, node: &str) -> anyhow::Result<Self> {
-        let plain = TcpStream::connect(endpoint.address).await?;
+        let plain = endpoint.connect(node).await?;
         plain.set_nodelay(true)?;
         let stream: Box<dyn Stream> = match &endpoint.authority {
             Some(authority) => {
@@ -73,7 +96,7 @@ impl Line {
             }
             None => Box::new(plain),
         };
-        let mut line = Self { stream, unread: Vec::new(), next_id: 0 };
+        let mut line = Self { stream, unread: Vec::new(), next_id: 0, sent: Instant::now() };
         line.write(&connect(node)).await?;
         line.packet().await?;
         line.write(&subscribe(&format!("edgesync/v1/nodes/{node}/down"))).await?;
@@ -82,6 +105,7 @@ impl Line {
     }
 
     async fn write(&mut self, packet: &[u8]) -> std::io::Result<()> {
+        self.sent = Instant::now();
         self.stream.write_all(packet).await?;
         self.stream.flush().await
     }
@@ -95,6 +119,15 @@ impl Line {
         body.push(0);
         body.extend(payload);
         self.write(&packet(0x32, &body)).await
+    }
+
+    /// Returns when a ping is due.
+    pub fn ping_due(&self) -> Instant {
+        self.sent + KEEPALIVE
+    }
+
+    pub async fn ping(&mut self) -> std::io::Result<()> {
+        self.write(&packet(0xc0, &[])).await
     }
 
     /// Disconnects in order, and waits until the peer has read everything.

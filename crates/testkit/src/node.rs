@@ -34,6 +34,8 @@ pub struct Memory {
     pub parts: String,
     /// Time that the node announces to be away when its session is stopped, in seconds.
     pub absence: Option<u32>,
+    /// Interval of its Lease [default: 10 s]. Its duration is four of them.
+    pub lease: Option<Duration>,
 }
 
 impl Rows for Memory {
@@ -118,6 +120,7 @@ pub async fn session(
     };
     let origin = Instant::now();
     let random = || uuid::Uuid::new_v4().as_u64_pair().0;
+    let lease_interval = memory.lease.unwrap_or(Duration::from_secs(10));
     let config = EdgeConfig {
         node: node.into(),
         agent: "bench".into(),
@@ -128,8 +131,8 @@ pub async fn session(
         retry_max: Duration::from_secs(60),
         report_attempts: 5,
         max_applying: 8,
-        lease_interval: Duration::from_secs(10),
-        lease_duration: Duration::from_secs(40),
+        lease_interval,
+        lease_duration: lease_interval * 4,
         patches: false,
     };
     let mut machine = EdgeMachine::new(config, memory.totals, memory.confirmed, memory.incarnation.clone());
@@ -191,6 +194,7 @@ pub async fn session(
         if is_leaving {
             return Ok(line.disconnect().await?);
         }
+        let ping_due = line.ping_due();
         let message = tokio::select! {
             message = line.message() => message?,
             () = stopped(&mut stop) => {
@@ -198,6 +202,10 @@ pub async fn session(
                 let check_in = CheckIn { within, reason: CheckInReason::Interval };
                 is_leaving = machine.announce_absence(origin.elapsed(), check_in, random());
                 anyhow::ensure!(is_leaving, "stopped before its Welcome");
+                continue;
+            }
+            () = tokio::time::sleep_until(ping_due) => {
+                line.ping().await?;
                 continue;
             }
             () = until(origin, machine.deadline()) => {
