@@ -197,7 +197,7 @@ fn may_open(files: usize) -> usize {
     limit.current.and_then(|current| usize::try_from(current).ok()).unwrap_or(files)
 }
 
-/// What was measured of nodes that hold the same objects. Sizes are in bytes.
+/// Measurements of nodes that hold the same objects. Sizes are in bytes.
 struct Shared {
     /// Anonymous memory of the cloud side without a connection.
     before: f64,

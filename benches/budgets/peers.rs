@@ -220,7 +220,7 @@ impl Pair {
     }
 }
 
-/// What was measured of a peer or of edgesync: the load of an empty node, and single updates.
+/// Measurements of a peer or of edgesync: the load of an empty node, and single updates.
 struct Figures {
     rate: f64,
     load: Cost,

@@ -1,4 +1,4 @@
-//! What an object costs a node: rate, time, processor time, memory, bytes written.
+//! The cost of an object on a node: rate, time, processor time, memory, bytes written.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ pub(crate) const UPDATED: usize = 2_000;
 pub(crate) const CHANGES: usize = 500;
 pub(crate) const CHANGED: usize = 100;
 
-/// What a process has used so far.
+/// The resources that a process has used so far.
 pub(crate) struct Used {
     cpu: Duration,
     written: u64,
 }
 
-/// What a process has used for each of some objects.
+/// The resources that a process has used, for each of some objects.
 pub(crate) struct Cost {
     /// Processor time, in milliseconds.
     pub(crate) cpu: f64,
@@ -35,7 +35,7 @@ impl Used {
         Self { cpu: cpu(process), written: written(process) }
     }
 
-    /// Returns what a process has used since, for each of so many objects.
+    /// Returns the resources that a process has used since, divided by a number of objects.
     pub(crate) fn since(&self, process: &Process, objects: usize) -> Cost {
         let now = Self::by(process);
         Cost {
@@ -49,12 +49,12 @@ impl Used {
 pub(crate) struct Bulk {
     /// Objects per second, from the start of the agent until all are persisted and reported.
     pub(crate) rate: f64,
-    /// What an object cost, the checkpoints after the load included.
+    /// Cost of an object, including the checkpoints after the load.
     pub(crate) cost: Cost,
     /// Resident memory while it lasted, and seconds after it, in KiB.
     pub(crate) peak: u64,
     pub(crate) idle: u64,
-    /// What of the latter cannot be reclaimed, in KiB.
+    /// The part of the latter that cannot be reclaimed, in KiB.
     kept: u64,
 }
 
