@@ -5,7 +5,7 @@
 //! A cloud side with its endpoint over TLS and a joined agent run in two network namespaces that a
 //! cable joins. The broker is configured by its address: no names are resolved.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use edgesync_testkit::site::ask;
 use serde_json::Value;
 
 use crate::objects::object;
-use crate::processes::{Process, collection, edge_program, median, program, until, until_polled};
+use crate::processes::{Process, cloud_program, collection, edge_program, median, until, until_polled};
 use crate::table::Table;
 
 /// Objects that the node holds.
@@ -74,7 +74,7 @@ impl Plant {
         )?;
         write_cloud_config(&directory, lifetime, both)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let cloud = start(&networks, &directory, Side::Cloud, "edgesync-cloud", "cloud")?;
+        let cloud = start(&networks, &directory, Side::Cloud, cloud_program(), "cloud")?;
         let plant = Self { cloud, networks, runtime, directory };
         until("the cloud's API answers", || plant.ask_cloud().ok())?;
         plant.create()?;
@@ -109,7 +109,7 @@ impl Plant {
     }
 
     fn join(&self) -> anyhow::Result<()> {
-        let mut token = Command::new(program("edgesync-cloud"));
+        let mut token = Command::new(cloud_program());
         token.args(["token", "create", "--node", "edge-1", "--server"]).arg(self.path("cloud.sock"));
         let token = String::from_utf8(succeeds("creating a token", &mut token)?.stdout)?;
         let mut join = self.networks.command(Side::Device, &edge_program().to_string_lossy());
@@ -119,7 +119,7 @@ impl Plant {
     }
 
     fn agent(&self) -> anyhow::Result<Process> {
-        start(&self.networks, &self.directory, Side::Device, "edgesync", "edge")
+        start(&self.networks, &self.directory, Side::Device, edge_program(), "edge")
     }
 
     fn status(&self) -> anyhow::Result<AgentStatus> {
@@ -179,11 +179,11 @@ fn start(
     networks: &Networks,
     directory: &tempfile::TempDir,
     side: Side,
-    of: &str,
+    program: &Path,
     name: &str,
 ) -> anyhow::Result<Process> {
     let log = std::fs::File::create(directory.path().join(format!("{name}.log")))?;
-    let mut command = networks.command(side, &program(of).to_string_lossy());
+    let mut command = networks.command(side, &program.to_string_lossy());
     command.args(["run", "--config"]).arg(directory.path().join(format!("{name}.toml")));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     Process::start(command)
@@ -276,7 +276,7 @@ impl Connected {
 /// Measures each kind of node in networks of its own, at the same time.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     edge_program();
-    program("edgesync-cloud");
+    cloud_program();
     let (planned, connected) = std::thread::scope(|scope| {
         let planned = scope.spawn(Planned::measure);
         let connected = CONNECTED

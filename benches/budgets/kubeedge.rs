@@ -296,7 +296,7 @@ fn messages(table: &mut Table) -> anyhow::Result<()> {
     let peer = Peer::start(certificates(&root.join("identity"))?)?;
     let config = root.join("edge.toml");
     std::fs::write(&config, configuration(root, &format!("wss://{}", peer.address)))?;
-    let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
+    let agent = spawn(edge_program(), &config, &root.join("edge.log"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let status = || -> Option<AgentStatus> {
         let client = Client::new(Address::Unix(root.join("edge.sock")));
@@ -380,7 +380,7 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
     };
     let has_all = || status().filter(|status| status.objects.total >= OBJECTS as u64);
     let in_sync = || has_all().filter(|status| status.sync.in_sync);
-    let agent = spawn("edgesync", &config, &root.join("edge.log"))?;
+    let agent = spawn(edge_program(), &config, &root.join("edge.log"))?;
     until("the node is in sync", in_sync)?;
     // Initial events of the watch.
     until("the outbox is empty", || cloud.with(|core, _| core.waiting("edge-1") == 0).then_some(()))?;
@@ -392,7 +392,7 @@ fn recovery(table: &mut Table) -> anyhow::Result<()> {
         }
     }
     let from = Instant::now();
-    let _agent = spawn("edgesync", &config, &root.join("edge.log"))?;
+    let _agent = spawn(edge_program(), &config, &root.join("edge.log"))?;
     until("the rows are refilled", has_all)?;
     let back = from.elapsed().as_secs_f64();
     until("the node is in sync", in_sync)?;

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::fleet::storm;
 use crate::objects::object;
-use crate::processes::{FleetSite, Process, cpu, free_port, spawn, until};
+use crate::processes::{FleetSite, Process, cpu, edge_program, free_port, spawn, until};
 use crate::table::Table;
 use edgesync_testkit::authority::{Authority, HOUR, subject};
 use edgesync_testkit::node::Memory;
@@ -244,7 +244,7 @@ fn node(directory: &Path, site: &FleetSite) -> anyhow::Result<Process> {
             site.endpoint()?.address
         ),
     )?;
-    spawn("edgesync", &config, &directory.join("edge.log"))
+    spawn(edge_program(), &config, &directory.join("edge.log"))
 }
 
 /// Measures from the cluster to a node's row, beside the API server alone.

@@ -1,5 +1,5 @@
 //! The memory of a joined agent over TLS, as the kernel divides it among processes (PSS), with its
-//! parts.
+//! parts; of a static program too, if `EDGESYNC_TEST_STATIC_DEVICE` names one.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,15 +15,23 @@ const HELD: [(usize, &str); 3] = [(0, "no objects"), (1_000, "1,000 objects"), (
 /// Time for the node to become idle, and to return the memory of a burst.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// Measures one agent while the number of its objects grows.
+/// Measures each program.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
-    let program = edge_program();
+    measure(edge_program(), "PSS", table)?;
+    match std::env::var_os("EDGESYNC_TEST_STATIC_DEVICE") {
+        Some(program) => measure(Path::new(&program), "PSS of the static program", table),
+        None => Ok(()),
+    }
+}
+
+/// Measures one agent while the number of its objects grows.
+fn measure(program: &Path, pss_of: &str, table: &mut Table) -> anyhow::Result<()> {
     let (limit, budget) = match is_32_bit(program)? {
         true => (7_000_000, "≤ 7 MB (Greengrass nucleus lite: 12.4)"),
         false => (9_000_000, "≤ 9 MB (EdgeCore: 107; Greengrass nucleus lite: 14.8)"),
     };
     let site = Joined::new()?;
-    let agent = site.agent()?;
+    let agent = site.agent(program)?;
     let mut created = 0;
     for (count, held) in HELD {
         site.create(created..count)?;
@@ -34,7 +42,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
         })?;
         std::thread::park_timeout(SETTLE);
         let pss = Pss::of(&agent)?;
-        let what = format!("PSS, idle with {held}");
+        let what = format!("{pss_of}, idle with {held}");
         if count == 10_000 {
             table.budget(&what, mib(pss.total), budget, pss.total * 1024 <= limit);
         } else {

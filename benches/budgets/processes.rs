@@ -111,13 +111,6 @@ pub(crate) fn until_polled<T>(
     }
 }
 
-pub(crate) fn program(name: &str) -> PathBuf {
-    match name {
-        "edgesync" => edge_program().clone(),
-        _ => cloud_program().clone(),
-    }
-}
-
 /// Returns the agent, built as for devices, or the one that `EDGESYNC_TEST_DEVICE` names. Cargo
 /// rebuilds it only after changes.
 pub(crate) fn edge_program() -> &'static PathBuf {
@@ -132,7 +125,7 @@ pub(crate) fn edge_program() -> &'static PathBuf {
 
 /// Returns the cloud side, built as for a release, with support for clusters, or the one that
 /// `EDGESYNC_TEST_CLOUD` names.
-fn cloud_program() -> &'static PathBuf {
+pub(crate) fn cloud_program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         std::env::var_os("EDGESYNC_TEST_CLOUD").map_or_else(
@@ -160,12 +153,12 @@ fn built(build: &[&str], program: &str) -> PathBuf {
     own.ancestors().nth(3).unwrap_or(Path::new("target")).join(program)
 }
 
-pub(crate) fn spawn(name: &str, config: &Path, log: &Path) -> anyhow::Result<Process> {
+pub(crate) fn spawn(program: &Path, config: &Path, log: &Path) -> anyhow::Result<Process> {
     let log = std::fs::File::create(log)?;
-    let mut command = Command::new(program(name));
+    let mut command = Command::new(program);
     command.args(["run", "--config"]).arg(config).env("MALLOC_ARENA_MAX", "1");
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    Ok(Process(command.spawn().with_context(|| format!("starting {name}"))?))
+    Ok(Process(command.spawn().with_context(|| format!("starting {}", program.display()))?))
 }
 
 impl Site {
@@ -193,7 +186,7 @@ impl Site {
                 directory.path().display()
             ),
         )?;
-        let cloud = spawn("edgesync-cloud", &path("cloud.toml"), &path("cloud.log"))?;
+        let cloud = spawn(cloud_program(), &path("cloud.toml"), &path("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let line = Proxy::start(broker);
         connect(&line, false);
@@ -212,7 +205,7 @@ impl Site {
     }
 
     pub(crate) fn agent(&self) -> anyhow::Result<Process> {
-        spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))
+        spawn(edge_program(), &self.path("edge.toml"), &self.path("edge.log"))
     }
 
     fn cloud_client(&self) -> Client {
@@ -282,7 +275,7 @@ impl Site {
         let text = text.replace(",edgesync::agent=debug", "");
         let config = directory.join("edge.toml");
         std::fs::write(&config, text + more)?;
-        spawn("edgesync", &config, &directory.join("edge.log"))
+        spawn(edge_program(), &config, &directory.join("edge.log"))
     }
 
     /// Queries the API of another node.
@@ -393,7 +386,7 @@ impl FleetSite {
                 if has_tls { "on" } else { "off" }
             ),
         )?;
-        let cloud = spawn("edgesync-cloud", &config, &directory.path().join("cloud.log"))?;
+        let cloud = spawn(cloud_program(), &config, &directory.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let site = Self { broker, joining, has_tls, config, cloud, runtime, directory };
         site.wait()?;
@@ -424,7 +417,7 @@ impl FleetSite {
         self.cloud.0.kill()?;
         self.cloud.0.wait()?;
         act(&self.database())?;
-        self.cloud = spawn("edgesync-cloud", &self.config, &self.directory.path().join("cloud.log"))?;
+        self.cloud = spawn(cloud_program(), &self.config, &self.directory.path().join("cloud.log"))?;
         self.wait()
     }
 
@@ -544,14 +537,14 @@ pub(crate) fn mib(kib: u64) -> String {
 }
 
 pub(crate) fn binary_size(table: &mut Table) -> anyhow::Result<()> {
-    let bytes = std::fs::metadata(program("edgesync"))?.len();
+    let bytes = std::fs::metadata(edge_program())?.len();
     table.budget(
         "edge binary, stripped",
         format!("{:.2} MB", bytes as f64 / 1e6),
         "≤ 10 MB (EdgeCore: 100.9)",
         bytes <= 10_000_000,
     );
-    let cloud = std::fs::metadata(program("edgesync-cloud"))?.len();
+    let cloud = std::fs::metadata(cloud_program())?.len();
     table.figure("cloud binary, stripped", format!("{:.2} MB", cloud as f64 / 1e6));
     Ok(())
 }

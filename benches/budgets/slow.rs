@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::objects::{Random, object};
-use crate::processes::{Process, collection, free_port, spawn};
+use crate::processes::{Process, cloud_program, collection, edge_program, free_port, spawn};
 use crate::table::Table;
 use crate::tls;
 use edgesync_testkit::site::ask;
@@ -190,7 +190,7 @@ impl Installation {
         );
         std::fs::write(root.path().join("cloud.toml"), cloud)?;
         std::fs::write(root.path().join("edge.toml"), edge)?;
-        let cloud = spawn("edgesync-cloud", &root.path().join("cloud.toml"), &root.path().join("cloud.log"))?;
+        let cloud = spawn(cloud_program(), &root.path().join("cloud.toml"), &root.path().join("cloud.log"))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let site = Self { root, line, runtime, _cloud: cloud };
         crate::processes::until("the cloud's API answers", || site.cloud_version().ok())?;
@@ -225,7 +225,7 @@ impl Installation {
             self.runtime.block_on(self.client().post::<Value>(&collection(object), object))?;
         }
         let start = Instant::now();
-        let _agent = spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))?;
+        let _agent = spawn(edge_program(), &self.path("edge.toml"), &self.path("edge.log"))?;
         loop {
             std::thread::park_timeout(Duration::from_millis(50));
             let node = self.node();

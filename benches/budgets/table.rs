@@ -74,7 +74,10 @@ impl Table {
         self.sections.iter().map(|(title, rows)| {
             let mut text = "| what | measured | budget | |\n|---|---|---|---|\n".to_owned();
             for [name, value, limit, verdict] in rows {
-                let _ = writeln!(text, "| {} | {value} | {limit} | {verdict} |", name.trim());
+                // Markdown drops spaces at the start of a cell.
+                let name =
+                    name.strip_prefix("  ").map_or_else(|| name.clone(), |part| format!("&emsp;{part}"));
+                let _ = writeln!(text, "| {name} | {value} | {limit} | {verdict} |");
             }
             (title.as_str(), text)
         })

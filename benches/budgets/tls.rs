@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use crate::objects::object;
 use crate::processes::{
-    Process, carried, collection, connect, edge_program, free_port, irreclaimable, mib, proc_number, program,
-    spawn, until,
+    Process, carried, cloud_program, collection, connect, edge_program, free_port, irreclaimable, mib,
+    proc_number, spawn, until,
 };
 use crate::table::Table;
 use edgesync_testkit::site::ask;
@@ -63,7 +63,7 @@ impl Joined {
             ),
         )?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let cloud = spawn("edgesync-cloud", &root.join("cloud.toml"), &root.join("cloud.log"))?;
+        let cloud = spawn(cloud_program(), &root.join("cloud.toml"), &root.join("cloud.log"))?;
         let joined = Self { _cloud: cloud, line, runtime, directory };
         let answers = || joined.runtime.block_on(joined.cloud().get::<Value>("/version")).ok();
         until("the cloud's API answers", answers)?;
@@ -91,8 +91,9 @@ impl Joined {
         })
     }
 
-    pub(crate) fn agent(&self) -> anyhow::Result<Process> {
-        spawn("edgesync", &self.path("edge.toml"), &self.path("edge.log"))
+    /// Starts a program of the agent.
+    pub(crate) fn agent(&self, program: &Path) -> anyhow::Result<Process> {
+        spawn(program, &self.path("edge.toml"), &self.path("edge.log"))
     }
 
     /// Returns the status of the agent; `None` if it does not answer.
@@ -106,7 +107,7 @@ impl Joined {
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     let site = Joined::new()?;
     site.create(0..OBJECTS)?;
-    let agent = site.agent()?;
+    let agent = site.agent(edge_program())?;
     let status = || site.status();
     let line = &site.line;
     let in_sync = |connections: u64| {
@@ -153,7 +154,7 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
 
 /// Enrolls a node with a token. Returns the time that the join takes.
 pub(crate) fn join(config: &Path, api: &Path, joining: u16) -> anyhow::Result<Duration> {
-    let made = Command::new(program("edgesync-cloud"))
+    let made = Command::new(cloud_program())
         .args(["token", "create", "--node", "edge-1", "--server"])
         .arg(api)
         .output()

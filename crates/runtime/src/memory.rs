@@ -1,4 +1,4 @@
-//! Settings of the allocator that return free memory: the only module with `unsafe` code.
+//! Returns unused memory to the system: the only module with `unsafe` code.
 //!
 //! By default each thread gets its own arena, and an arena keeps the memory of a burst: with glibc,
 //! 20,000 objects received and listed left 70 MB resident, with one arena 10 MB. The unit file sets
@@ -40,24 +40,98 @@ pub fn limit_arenas() {
     }
 }
 
-/// Returns free memory to the system, also from the middle of the heap. Called after a burst; takes
-/// milliseconds per hundred megabytes of heap.
+/// Returns free memory to the system, also from the middle of the heap, and unmaps the program.
+/// Called after a burst; takes milliseconds per hundred megabytes of heap.
 pub fn release() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes one integer and locks each arena while it looks at it.
     unsafe {
         libc::malloc_trim(0);
     }
+    #[cfg(target_os = "linux")]
+    // SAFETY: the callback has the type that dl_iterate_phdr expects, and does not unwind.
+    unsafe {
+        libc::dl_iterate_phdr(Some(unmap_program), std::ptr::null_mut());
+    }
+}
+
+/// Unmaps the code and the constants of the program, the first object for which `dl_iterate_phdr`
+/// calls this. They stay in the page cache, from where those in use come back one by one: what only
+/// the start or a burst needed no longer counts as memory of the process, and the kernel can take
+/// it at once.
+#[cfg(target_os = "linux")]
+unsafe extern "C" fn unmap_program(
+    object: *mut libc::dl_phdr_info,
+    _size: libc::size_t,
+    _data: *mut libc::c_void,
+) -> libc::c_int {
+    const STOP: libc::c_int = 1;
+    // SAFETY: the C library passes a valid object with its program headers, which it does not
+    // change while the callback runs.
+    let (base, headers) = unsafe {
+        let object = &*object;
+        (object.dlpi_addr as usize, std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()))
+    };
+    // SAFETY: sysconf takes an integer and has no effect.
+    let Ok(page) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return STOP };
+    for header in headers {
+        let is_constant = header.p_flags & libc::PF_W == 0;
+        if header.p_type != libc::PT_LOAD || !is_constant {
+            continue;
+        }
+        // Only whole pages of the segment: another one may begin on its last page.
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        let (first, end) = (start.next_multiple_of(page), start.wrapping_add(header.p_filesz as usize));
+        let length = end.saturating_sub(first) / page * page;
+        // SAFETY: the range is a segment of this program that is mapped from its file and was never
+        // writable: each page comes back from the file as it was. A refusal has no effect.
+        unsafe {
+            libc::madvise(first as *mut libc::c_void, length, libc::MADV_DONTNEED);
+        }
+    }
+    STOP
 }
 
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use std::os::unix::fs::FileExt as _;
+
     use super::*;
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn resident_pages() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Returns the range of the program's code, and how much of it is resident, in KiB.
+    #[cfg(target_os = "linux")]
+    fn code() -> (std::ops::Range<u64>, u64) {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let mut lines =
+            smaps.lines().skip_while(|line| !(line.contains(" r-xp ") && line.ends_with(&program)));
+        let (range, _) = lines.next().unwrap().split_once(' ').unwrap();
+        let (first, end) = range.split_once('-').unwrap();
+        let address = |text| u64::from_str_radix(text, 16).unwrap();
+        let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        (address(first)..address(end), resident.trim().trim_end_matches(" kB").parse().unwrap())
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn unused_code_leaves_the_process() {
+        let (range, _) = code();
+        // Reading memory this way maps each page.
+        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        memory.read_exact_at(&mut bytes, range.start).unwrap();
+        let (_, full) = code();
+        assert!(full >= (range.end - range.start) >> 10, "{full} KiB of {range:x?}");
+        release();
+        let (_, after) = code();
+        assert!(after < full / 2, "{full} KiB before, {after} after");
     }
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -35,7 +35,7 @@ pub(super) struct Storing {
     pub(super) keeps: Keeps,
     /// The read of what is kept of such a message.
     pub(super) reading_parts: Option<JoinHandle<PartsRead>>,
-    /// When to release the memory of a burst: a quiet period after the last commit.
+    /// When to release the memory of a burst: a quiet period after the last commit or connection.
     release_at: Option<Instant>,
     writing: Writing,
     resets_seen: u64,
@@ -95,8 +95,13 @@ impl Storing {
     /// Removes the oldest commit. Returns its token and the rules for files that it may affect.
     pub(super) fn end_commit(&mut self) -> Option<(u64, AffectedRules)> {
         let commit = self.commits.pop()?;
-        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
+        self.release_later();
         Some(commit)
+    }
+
+    /// Schedules the release of memory for a quiet period from now.
+    pub(super) fn release_later(&mut self) {
+        self.release_at = Some(Instant::now() + objects::QUIET_TIME);
     }
 
     /// Returns whether memory should be released now; true once per burst.

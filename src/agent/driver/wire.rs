@@ -159,6 +159,7 @@ impl Driver {
         self.classify_link();
         // A connection that breaks before its pause has undone it: the absence is announced again.
         self.check_ins.connect_now();
+        self.storing.release_later();
         let limit = match &self.uplink.wire {
             Wire::Mqtt(topics) => {
                 self.uplink.connection.forget_presence(is_compact);
