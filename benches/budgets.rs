@@ -52,6 +52,8 @@ mod processes;
 mod rates;
 #[path = "budgets/rollout.rs"]
 mod rollout;
+#[path = "budgets/rules.rs"]
+mod rules;
 #[path = "budgets/slow.rs"]
 mod slow;
 #[path = "budgets/table.rs"]

@@ -1,7 +1,8 @@
 //! A cloud with 1,000,000 objects that no rule places: its start, its memory, and the cost of
-//! lookups.
+//! lookups; then with 10,000 rules.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,8 +16,10 @@ use edgesync_object::{Object, Resource, kinds};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::processes::{Process, free_port, median, mib, proc_number, spawn, until};
+use crate::processes::{Process, cloud_program, free_port, median, mib, proc_number, spawn, until};
+use crate::rules;
 use crate::table::Table;
+use edgesync_testkit::line::Endpoint;
 use edgesync_testkit::site::ask;
 
 const OBJECTS: usize = 1_000_000;
@@ -64,7 +67,11 @@ pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     table.figure("  start to the end of the database check", seconds(started.elapsed()));
     table.figure("  memory not reclaimable, then", mib(site.anonymous()));
     runtime.block_on(finding(&site, table))?;
-    watching(&site, &runtime, table)
+    watching(&site, &runtime, table)?;
+    rules::index(table)?;
+    let endpoint =
+        Endpoint { address: (Ipv4Addr::LOCALHOST, site.broker).into(), authority: None, sources: 1 };
+    runtime.block_on(rules::in_force(|| site.client(), endpoint, table))
 }
 
 fn seconds(time: Duration) -> String {
@@ -96,6 +103,7 @@ async fn fill(path: &Path) -> anyhow::Result<()> {
 struct Site {
     api: std::path::PathBuf,
     log: std::path::PathBuf,
+    broker: u16,
     cloud: Process,
 }
 
@@ -107,13 +115,13 @@ impl Site {
         std::fs::write(
             &config,
             format!(
-                "[store]\npath = \"{0}/{database}\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n\
+                "[store]\npath = \"{0}/{database}\"\n[broker]\nlisten = \"127.0.0.1:{broker}\"\ntls = \"off\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n\
                  [enrollment]\nlisten = \"off\"\n[log]\nformat = \"text\"\n[[placement]]\nnodes = {{ names = [\"*\"] }}\n\
                  objects = {{ kinds = [\"ConfigMap\"], namespaces = [\"nobodys\"] }}\n",
                 directory.display()
             ),
         )?;
-        let cloud = spawn("edgesync-cloud", &config, &log)?;
+        let cloud = spawn(cloud_program(), &config, &log)?;
         until("the API serves", || {
             let mut stream = UnixStream::connect(&api).ok()?;
             stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
@@ -121,7 +129,7 @@ impl Site {
             BufReader::new(stream).read_line(&mut line).ok()?;
             line.contains(" 200 ").then_some(())
         })?;
-        Ok(Self { api, log, cloud })
+        Ok(Self { api, log, broker, cloud })
     }
 
     fn client(&self) -> Client {

@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::Connection;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 use super::change::FeedChange;
 use super::summaries::{self, Part};
 use super::{CloudError, CloudStore};
-use edgesync_placement::Summary;
+use edgesync_placement::{Selection, Summary};
 use edgesync_store::StoreError;
 
 /// Limit of the objects in one part of a listing.
@@ -59,8 +60,8 @@ pub enum FeedItem {
 pub struct Feed {
     store: CloudStore,
     state: State,
-    /// Whether a relist is requested.
-    is_relist_requested: bool,
+    /// The objects of a requested relist.
+    requested: Option<Selection>,
     /// Number of calls of [`Feed::catch_up`], and of those that are answered.
     asked: u64,
     answered: u64,
@@ -89,19 +90,19 @@ struct Listing {
     reading: VecDeque<Reading<Part>>,
     /// UIDs of objects that have changed since the start.
     changed: HashSet<Arc<str>>,
-    /// Whether this is a relist.
-    is_relist: bool,
+    /// The objects to list, if this is a relist.
+    relisted: Option<Arc<Selection>>,
 }
 
 impl Feed {
     pub(super) fn new(store: CloudStore) -> Self {
-        Self { store, state: State::Start(None), is_relist_requested: false, asked: 0, answered: 0 }
+        Self { store, state: State::Start(None), requested: None, asked: 0, answered: 0 }
     }
 
-    /// Requests a relist, interleaved with all changes; [`FeedItem::Relisted`] marks its end. A
-    /// listing in progress finishes first.
-    pub fn relist(&mut self) {
-        self.is_relist_requested = true;
+    /// Requests a list of these objects, interleaved with all changes; [`FeedItem::Relisted`] marks
+    /// its end. A listing in progress finishes first.
+    pub fn relist(&mut self, objects: Selection) {
+        self.requested.get_or_insert_default().extend(objects);
     }
 
     /// Requests a [`FeedItem::CaughtUp`] with the returned number, or a higher one, behind all
@@ -158,30 +159,30 @@ impl Feed {
             self.state = State::Closed;
             return FeedItem::Closed;
         };
-        self.state = State::Listing(feed.subscribe(), Listing::new(&self.store, false));
+        self.state = State::Listing(feed.subscribe(), Listing::new(&self.store, None));
         FeedItem::ListStarted
     }
 
     /// Starts a requested relist, if no listing is in progress. The subscription stays, so no
     /// change is missed.
     fn begin_relist(&mut self) {
-        if !self.is_relist_requested {
+        if !matches!(self.state, State::Following(_)) {
             return;
         }
-        self.state = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Following(receiver) => {
-                self.is_relist_requested = false;
-                State::Listing(receiver, Listing::new(&self.store, true))
-            }
-            other => other,
-        };
+        let Some(objects) = self.requested.take() else { return };
+        if let State::Following(receiver) = std::mem::replace(&mut self.state, State::Closed) {
+            self.state = State::Listing(receiver, Listing::new(&self.store, Some(objects)));
+        }
     }
 
     /// Restarts the listing, after a backoff if a time is given. A requested relist stays
     /// requested.
     fn start(&mut self, after: Option<Instant>) {
-        self.is_relist_requested |= matches!(&self.state, State::Listing(_, Listing { is_relist: true, .. }));
-        self.state = State::Start(after);
+        if let State::Listing(_, Listing { relisted: Some(objects), .. }) =
+            std::mem::replace(&mut self.state, State::Start(after))
+        {
+            self.relist(Selection::clone(&objects));
+        }
     }
 
     fn read(&mut self, part: Result<Option<Vec<Summary>>, CloudError>) -> FeedItem {
@@ -195,7 +196,8 @@ impl Feed {
             Ok(None) => {
                 if let State::Listing(receiver, listing) = std::mem::replace(&mut self.state, State::Closed) {
                     self.state = State::Following(receiver);
-                    return if listing.is_relist { FeedItem::Relisted } else { FeedItem::Complete };
+                    let is_relist = listing.relisted.is_some();
+                    return if is_relist { FeedItem::Relisted } else { FeedItem::Complete };
                 }
             }
         }
@@ -205,11 +207,16 @@ impl Feed {
 }
 
 impl Listing {
-    fn new(store: &CloudStore, is_relist: bool) -> Self {
-        let readers = store.readers.clone();
-        let counting = tokio::spawn(async move { readers.run(summaries::rows).await });
+    fn new(store: &CloudStore, relisted: Option<Selection>) -> Self {
+        let (readers, relisted) = (store.readers.clone(), relisted.map(Arc::new));
+        let objects = relisted.clone();
+        let rows = move |conn: &Connection| match &objects {
+            Some(objects) => summaries::selected_rows(conn, objects),
+            None => summaries::rows(conn),
+        };
+        let counting = tokio::spawn(async move { readers.run(rows).await });
         let (rows, reading, changed) = <_>::default();
-        Self { counting: Some(counting), rows, reading, changed, is_relist }
+        Self { counting: Some(counting), rows, reading, changed, relisted }
     }
 
     /// Returns the next part; `None` at the end. Cancel-safe.

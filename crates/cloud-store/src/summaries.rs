@@ -15,9 +15,9 @@ use edgesync_object::file_rules::FILE_RULES_ANNOTATION;
 use edgesync_object::node_labels::NODE_LABELS_ANNOTATION;
 use edgesync_object::objectsync::is_placement;
 use edgesync_object::urgency::URGENCY_ANNOTATION;
-use edgesync_object::{Object, Resource, ResourceVersion};
+use edgesync_object::{Object, Resource, ResourceVersion, Selector};
 use edgesync_placement::{
-    DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, STAY_ANNOTATION, Summary, concerns,
+    DELETIONS_CONFIRMED_ANNOTATION, NODES_ANNOTATION, STAY_ANNOTATION, Selection, Summary, concerns,
 };
 use edgesync_store::StoreError;
 
@@ -46,6 +46,26 @@ pub(super) fn rows(conn: &Connection) -> Result<Vec<i64>, CloudError> {
     // In the order of the file, which is thus read sequentially.
     rows.sort_unstable_by(|a, b| b.cmp(a));
     rows.append(&mut rules);
+    Ok(rows)
+}
+
+/// Returns the ids of the objects of a selection, from last to first. Reads the index alone.
+pub(super) fn selected_rows(conn: &Connection, objects: &Selection) -> Result<Vec<i64>, CloudError> {
+    let mut statement =
+        conn.prepare_cached("SELECT id, namespace, name, labels FROM objects WHERE resource_id = ?1")?;
+    let mut rows: Vec<i64> = Vec::new();
+    for (id, kind) in resource_map(conn)?.iter().filter(|(_, kind)| concerns(kind) && objects.takes(kind)) {
+        let selected = statement.query_map([id], |row| {
+            let (namespace, name) = (row.get_ref(1)?.as_str()?, row.get_ref(2)?.as_str()?);
+            let labels = row.get_ref(3)?.as_str_or_null()?.unwrap_or("{}");
+            let matches = |selector: &Selector| selector.is_empty() || selector.matches_labels(labels);
+            Ok(objects.selects((kind, namespace, name), matches).then_some(row.get::<_, i64>(0)?))
+        })?;
+        for row in selected {
+            rows.extend(row?);
+        }
+    }
+    rows.sort_unstable_by(|a, b| b.cmp(a));
     Ok(rows)
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use edgesync_object::objectsync::OBJECT_SYNC;
 use edgesync_object::{LAST_APPLIED, ObjectRef, ObjectSync, OmittedFields, Scope, kinds};
-use edgesync_placement::Summary;
+use edgesync_placement::{ObjectMatch, Selection, Summary};
 use edgesync_protocol::digest::Epoch;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

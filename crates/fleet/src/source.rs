@@ -24,7 +24,7 @@ use crate::config::ObjectSyncs;
 use crate::reasons::PlacementReason;
 use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion};
-use edgesync_placement::{KindMatch, Summary, Unread};
+use edgesync_placement::{KindMatch, Selection, Summary, Unread};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Reached, Record, RecordBatch};
 use edgesync_protocol::digest::Epoch;
@@ -98,9 +98,9 @@ pub trait Changes: Send + 'static {
     /// Waits for the next change. Cancel-safe.
     fn next(&mut self) -> impl Future<Output = Change> + Send;
 
-    /// Requests a relist, in addition to all changes: a new rule may select objects that were
-    /// skipped.
-    fn relist(&mut self);
+    /// Requests a list of a selection, in addition to all changes: a new rule may select objects
+    /// that were skipped. The list may have other objects, too; one list may answer several calls.
+    fn relist(&mut self, objects: Selection);
 
     /// Requests a [`Change::CaughtUp`] with this number, or a higher one, after all present
     /// changes.

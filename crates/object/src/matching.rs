@@ -11,6 +11,9 @@ use super::{Resource, Selector, kinds};
 
 /// Maximum length of a glob in bytes: no matching name is longer.
 const MAX_GLOB: usize = 253;
+/// Maximum number of matches in a [`Selection`]: comparing objects with more takes longer than
+/// reading all of them.
+const MAX_MATCHES: usize = 16;
 
 /// Selector of objects by kind, namespace, name and labels; all given criteria must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +59,46 @@ impl ObjectMatch {
             [] => !structures_the_cluster(resource),
             kinds => kinds.iter().any(|kind| kind.matches(resource)),
         }
+    }
+}
+
+/// Objects that at least one of some [`ObjectMatch`]es selects. Any object, if there are too many
+/// of those.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection(Vec<ObjectMatch>);
+
+impl From<ObjectMatch> for Selection {
+    fn from(objects: ObjectMatch) -> Self {
+        Self(vec![objects])
+    }
+}
+
+impl Selection {
+    /// Adds the objects of another selection.
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+        self.0.truncate(MAX_MATCHES + 1);
+    }
+
+    fn any(&self, selects: impl Fn(&ObjectMatch) -> bool) -> bool {
+        self.0.len() > MAX_MATCHES || self.0.iter().any(selects)
+    }
+
+    /// Returns whether objects of a kind may be selected.
+    #[must_use]
+    pub fn takes(&self, resource: &Resource) -> bool {
+        self.any(|objects| objects.takes(resource))
+    }
+
+    /// Returns whether an object is selected. `labels` returns whether a selector matches its
+    /// labels.
+    #[must_use]
+    pub fn selects(
+        &self,
+        (resource, namespace, name): (&Resource, &str, &str),
+        labels: impl Fn(&Selector) -> bool,
+    ) -> bool {
+        self.any(|objects| objects.names(resource, namespace, name) && labels(&objects.selector))
     }
 }
 
@@ -278,6 +321,25 @@ mod tests {
             let expected = fits(pattern.as_bytes(), name.as_bytes());
             prop_assert_eq!(pattern.parse::<Glob>().unwrap().matches(&name), expected);
         }
+    }
+
+    #[test]
+    fn selection_is_what_one_of_its_matches_selects() {
+        let of = |namespace: &str| {
+            let namespaces = vec![namespace.parse().unwrap()];
+            Selection::from(ObjectMatch { kinds: vec!["cm".parse().unwrap()], namespaces, ..<_>::default() })
+        };
+        let [config_map, secret] = ["cm", "secrets"].map(|word| kinds::by_word(word).unwrap().resource());
+        let mut selection = of("a");
+        selection.extend(of("b-*"));
+        let in_namespace = |selection: &Selection, namespace| {
+            selection.selects((&config_map, namespace, "x"), Selector::is_empty)
+        };
+        assert!(in_namespace(&selection, "a") && in_namespace(&selection, "b-1"));
+        assert!(!in_namespace(&selection, "c") && selection.takes(&config_map) && !selection.takes(&secret));
+        assert!(!selection.selects((&config_map, "a", "x"), |_| false));
+        (0..MAX_MATCHES).for_each(|_| selection.extend(of("a")));
+        assert!(in_namespace(&selection, "c") && selection.takes(&secret));
     }
 
     #[test]

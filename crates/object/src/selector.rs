@@ -125,6 +125,15 @@ impl Selector {
         self.0.iter().map(|requirement| requirement.key.as_str())
     }
 
+    /// Returns a label that is required with one of some values, if there is one.
+    #[must_use]
+    pub fn required_value(&self) -> Option<(&str, impl Iterator<Item = &str>)> {
+        self.0.iter().find_map(|requirement| match &requirement.rule {
+            Rule::In(values) => Some((requirement.key.as_str(), values.iter().map(String::as_str))),
+            _ => None,
+        })
+    }
+
     /// Returns whether these labels are selected.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {

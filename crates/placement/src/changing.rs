@@ -42,11 +42,18 @@ impl Placement {
                 node.rules.insert(place, number);
             }
         }
+        self.enter_rule(number, new);
+        RuleId(number)
+    }
+
+    /// Enters a rule under a number that is free, or the next one.
+    pub(super) fn enter_rule(&mut self, number: usize, new: Rule) {
+        self.by_objects.add(number, &new.rule.objects);
+        self.by_nodes.add(number, &new.rule.nodes);
         match self.rules.get_mut(number) {
             Some(rule) => *rule = new,
             None => self.rules.push(new),
         }
-        RuleId(number)
     }
 
     /// Retires a rule: it selects no further objects. [`Placement::shrink_rule`] releases the
@@ -65,6 +72,8 @@ impl Placement {
             Some(object) => Some(self.leave_rule(id.0, object)),
             None => {
                 let nodes = std::mem::take(&mut rule.nodes);
+                self.by_objects.remove(id.0, &rule.rule.objects);
+                self.by_nodes.remove(id.0, &rule.rule.nodes);
                 *rule = Rule { stage: Stage::Free, ..Rule::new(PlacementRule::default()) };
                 for name in nodes {
                     if let Some(node) = self.nodes.get_mut(&name) {
@@ -128,7 +137,9 @@ impl Placement {
     pub(super) fn selecting(&self, object: &super::Summary) -> Vec<usize> {
         let in_force =
             |rule: &Rule| rule.stage == Stage::InForce && object.is_selected_by(&rule.rule.objects);
-        self.rules.iter().enumerate().filter(|(_, rule)| in_force(rule)).map(|(number, _)| number).collect()
+        let mut rules = self.by_objects.met(&object.namespace, &object.name, &object.labels);
+        rules.retain(|number| self.rules.get(*number).is_some_and(in_force));
+        rules
     }
 }
 

@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod changing;
+mod criteria;
 mod differences;
 mod explain;
 mod finding;
@@ -34,6 +35,7 @@ mod unread;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use criteria::Criteria;
 use edgesync_object::objectsync::is_placeable;
 use edgesync_object::{Labels, NodeName, Reference, Target, Uid};
 use rules::PlacementRule;
@@ -46,7 +48,7 @@ pub use naming::Naming;
 pub use on_node::OnNode;
 pub use slots::Placed;
 
-pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch};
+pub use rules::{Glob, KindMatch, NodeMatch, ObjectMatch, Selection};
 pub use summary::{
     DELETIONS_CONFIRMED_ANNOTATION, FilesInEffect, NODE_LABEL, NODES_ANNOTATION, NamedNodes, NodeNotes,
     NodeSync, RuleText, STAY_ANNOTATION, Summary, concerns,
@@ -60,6 +62,9 @@ type Referring = BTreeMap<NodeName, u32>;
 #[derive(Debug, Default)]
 pub struct Placement {
     rules: Vec<Rule>,
+    /// Rules that are not free, by what they require of objects and of nodes.
+    by_objects: Criteria,
+    by_nodes: Criteria,
     nodes: HashMap<NodeName, Node>,
     /// Placed objects, and all ConfigMaps and Secrets.
     slots: Slots,
@@ -131,7 +136,11 @@ impl Placement {
     /// Creates an index without nodes and objects.
     #[must_use]
     pub fn new(rules: Vec<PlacementRule>) -> Self {
-        Self { rules: rules.into_iter().map(Rule::new).collect(), ..Self::default() }
+        let mut placement = Self::default();
+        for (number, rule) in rules.into_iter().enumerate() {
+            placement.enter_rule(number, Rule::new(rule));
+        }
+        placement
     }
 
     /// Excludes the objects of these namespaces, whatever places them: rules, labels, annotations
@@ -192,8 +201,11 @@ impl Placement {
     /// Returns the rules that select a node, ascending. A retired rule selects it until the rule is
     /// removed.
     fn rules_of(&self, name: &NodeName, labels: &Labels) -> Vec<usize> {
-        let selects = |rule: &Rule| rule.stage != Stage::Free && rule.rule.nodes.matches(name, labels);
-        self.rules.iter().enumerate().filter(|(_, rule)| selects(rule)).map(|(number, _)| number).collect()
+        let mut rules = self.by_nodes.met("", name, labels);
+        rules.retain(|number| {
+            self.rules.get(*number).is_some_and(|rule| rule.rule.nodes.matches(name, labels))
+        });
+        rules
     }
 
     /// Removes a node: rules place nothing on it any more. Objects that name it are still desired

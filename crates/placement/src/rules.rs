@@ -7,7 +7,7 @@ use super::summary::Summary;
 use edgesync_object::matching::any;
 use edgesync_object::{Labels, Selector};
 
-pub use edgesync_object::matching::{Glob, GlobError, KindError, KindMatch, ObjectMatch};
+pub use edgesync_object::matching::{Glob, GlobError, KindError, KindMatch, ObjectMatch, Selection};
 
 /// One rule: every object that it selects belongs on every node that it selects. Omitted fields do
 /// not restrict the selection.
@@ -43,6 +43,13 @@ impl Summary {
     #[must_use]
     pub(crate) fn is_selected_by(&self, objects: &ObjectMatch) -> bool {
         objects.names(&self.resource, &self.namespace, &self.name) && objects.selector.matches(&self.labels)
+    }
+
+    /// Returns whether the object is in a selection.
+    #[must_use]
+    pub fn is_in(&self, selection: &Selection) -> bool {
+        let labels = |selector: &Selector| selector.matches(&self.labels);
+        selection.selects((&self.resource, &self.namespace, &self.name), labels)
     }
 }
 

@@ -401,7 +401,7 @@ fn step() -> impl Strategy<Value = Step> {
         "(c[0-2]-[01]|p[0-2])".prop_map(|uid| Step::Remove { uid }),
         (0..3u8, 0..2u8).prop_map(|(node, labels)| Step::SetNode { node, labels }),
         (0..3u8).prop_map(|node| Step::RemoveNode { node }),
-        (0..5u8).prop_map(|rule| Step::ChangeRule { rule }),
+        (0..8u8).prop_map(|rule| Step::ChangeRule { rule }),
     ]
 }
 
@@ -430,6 +430,13 @@ nodes.names = ['n1', 'n2']
 [[placement]]
 nodes.selector = '!site'
 objects.kinds = ['cm']
+[[placement]]
+nodes.selector = 'site in (x, y)'
+objects = { names = ['c0', 'c1'], namespaces = ['lab'] }
+[[placement]]
+objects.namespaces = ['lab', 'other']
+[[placement]]
+objects = { namespaces = ['l*'], selector = 'app in (web, db)' }
 ";
 
 /// Reference model: the simplest storage, with the desired state computed from scratch.

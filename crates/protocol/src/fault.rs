@@ -166,6 +166,8 @@ pub enum Fault {
     SweepOfLeftover,
     /// The fleet keeps objects that a list lacks.
     MissingKept,
+    /// The fleet does not list the objects that a new rule may select.
+    NewRuleUnlisted,
     /// A replica that lags behind refuses uploads about objects it has not received yet.
     RefuseWhileBehind,
     /// A replica writes for nodes whose Lease names another replica.

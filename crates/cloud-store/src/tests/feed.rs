@@ -149,8 +149,8 @@ async fn feed_relists_on_request_and_misses_no_change() {
     let mut feed = store.follow();
     assert!(matches!(feed.next().await, FeedItem::ListStarted));
     // Requested during the first listing: the relist follows it.
-    feed.relist();
-    feed.relist();
+    feed.relist(everything());
+    feed.relist(everything());
     let mut told = Vec::new();
     let mut changes = 0;
     loop {
@@ -167,7 +167,7 @@ async fn feed_relists_on_request_and_misses_no_change() {
     let new = usize::from(told.contains(&"new".to_owned()));
     assert_eq!((told.len() - new, changes), (3, 1), "{told:?}");
     // A receiver that lags during a relist gets a complete restart first.
-    feed.relist();
+    feed.relist(everything());
     assert!(matches!(feed.next().await, FeedItem::Listed(_)));
     for n in 0..10 {
         create(store, &format!("b{n}")).await;
@@ -181,6 +181,53 @@ async fn feed_relists_on_request_and_misses_no_change() {
         }
     }
     assert!(matches!(items[..], [FeedItem::ListStarted, FeedItem::Complete]), "{items:?}");
+}
+
+/// Returns the selection of a rule with these objects.
+fn selection(objects: serde_json::Value) -> Selection {
+    serde_json::from_value::<ObjectMatch>(objects).unwrap().into()
+}
+
+fn everything() -> Selection {
+    selection(json!({}))
+}
+
+#[tokio::test]
+async fn feed_relists_what_is_selected() {
+    let Fixture { store, .. } = &fixture();
+    for (name, labels) in [("a", json!({"tier": "b"})), ("b", json!({"tier": "c"})), ("c", json!({}))] {
+        let mut object = config_map(name, &json!({}));
+        object.set_metadata("labels", labels);
+        store.create(&kind("cm"), object).await.unwrap();
+    }
+    let (_, mut feed) = follow(store).await;
+    let labelled = |tier: &str| json!({"namespaces": ["l*"], "selector": format!("tier={tier}")});
+    for (objects, expected) in [
+        (everything(), &["a", "b", "c"][..]),
+        (selection(json!({"names": ["c"]})), &["c"]),
+        (selection(json!({"kinds": ["secrets"]})), &[]),
+        (selection(json!({"namespaces": ["other"]})), &[]),
+        (selection(labelled("b")), &["a"]),
+    ] {
+        feed.relist(objects);
+        assert_eq!(relisted(&mut feed).await, expected);
+    }
+    // One list answers both.
+    feed.relist(selection(labelled("b")));
+    feed.relist(selection(labelled("c")));
+    assert_eq!(relisted(&mut feed).await, ["a", "b"]);
+}
+
+/// Returns the names of a relist, in order.
+async fn relisted(feed: &mut Feed) -> Vec<String> {
+    let mut names = Vec::new();
+    loop {
+        match feed.next().await {
+            FeedItem::Listed(summaries) => names.extend(summaries.into_iter().map(|s| s.name.to_string())),
+            FeedItem::Relisted => return names,
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test]

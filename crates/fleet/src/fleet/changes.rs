@@ -126,8 +126,8 @@ impl<S: Source> Fleet<S> {
             QueuedChange::Deleted(object) => self.remove(&object),
             QueuedChange::ListComplete => self.list_completed(),
             QueuedChange::Relisted => {
-                if self.rules.relisted(&mut self.reconciler) {
-                    self.feed.changes.relist();
+                if let Some(objects) = self.rules.relisted(&mut self.reconciler) {
+                    self.feed.changes.relist(objects);
                 }
             }
             QueuedChange::CaughtUp(question, reached) => match self.removals.next_caught_up(question) {
@@ -187,8 +187,8 @@ impl<S: Source> Fleet<S> {
         self.feed.record(summary);
         if summary.rule.is_some() {
             let was_known = self.rules.has(&summary.uid);
-            if self.rules.set(&mut self.reconciler, summary) {
-                self.feed.changes.relist();
+            if let Some(objects) = self.rules.set(&mut self.reconciler, summary) {
+                self.feed.changes.relist(objects);
             }
             self.rule_changed(summary, was_known);
             return;

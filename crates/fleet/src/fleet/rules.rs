@@ -1,8 +1,8 @@
 //! Rules that are objects: added, updated and deleted, with their status.
 //!
-//! The index does not keep objects that no rule selects, so a new rule makes the source relist. A
-//! replaced rule stays in force until the relist ends: an object that both versions select stays in
-//! place.
+//! The index does not keep objects that no rule selects, so a new rule makes the source list those
+//! that it may select. A replaced rule stays in force until that relist ends: an object that both
+//! versions select stays in place.
 
 mod in_effect;
 
@@ -21,8 +21,10 @@ use edgesync_admin::cloud::RolloutCondition;
 use edgesync_object::NodeName;
 use edgesync_object::time::rfc3339;
 use edgesync_placement::spec::{InForce, RuleRollout};
-use edgesync_placement::{KindMatch, NodeSync, RuleId, Summary};
+use edgesync_placement::{KindMatch, NodeSync, RuleId, Selection, Summary};
 use edgesync_protocol::change::Uid;
+#[cfg(test)]
+use edgesync_protocol::fault::{Fault, planted};
 use edgesync_protocol::node::ConditionFields;
 use edgesync_protocol::timing::Now;
 use in_effect::Count;
@@ -68,9 +70,9 @@ enum Relist {
     Idle,
     /// A relist is in progress that covers all rules.
     InProgress,
-    /// A relist is in progress, and another follows for a rule that has arrived since. These were
-    /// replaced.
-    Outdated(Vec<RuleId>),
+    /// A relist is in progress, and another follows for rules that have arrived since: these were
+    /// replaced, and these objects are selected.
+    Outdated(Vec<RuleId>, Selection),
 }
 
 impl Rules {
@@ -122,10 +124,10 @@ impl Rules {
 }
 
 impl Rules {
-    /// Adds or updates a rule. Returns whether the source must relist.
+    /// Adds or updates a rule. Returns the objects that the source must relist, if any.
     #[must_use]
-    pub(super) fn set(&mut self, reconciler: &mut Reconciler, summary: &Arc<Summary>) -> bool {
-        let Some(text) = &summary.rule else { return false };
+    pub(super) fn set(&mut self, reconciler: &mut Reconciler, summary: &Arc<Summary>) -> Option<Selection> {
+        let text = summary.rule.as_ref()?;
         let known = self.known.get_mut(&summary.uid);
         let replaced = known.as_ref().and_then(|known| known.id);
         let in_force = InForce::of(text, &summary.namespace);
@@ -133,8 +135,9 @@ impl Rules {
         if let Some(known) = known.filter(|known| known.in_force.rule == in_force.rule) {
             known.summary = Arc::clone(summary);
             known.in_force = in_force;
-            return false;
+            return None;
         }
+        let objects = in_force.rule.as_ref().map(|rule| Selection::from(rule.objects.clone()));
         let id = in_force.rule.clone().map(|rule| reconciler.desired.placement.add_rule(rule));
         // Before any object is selected by the new number.
         if let (Some(old), Some(new)) = (replaced, id) {
@@ -150,21 +153,26 @@ impl Rules {
         self.known.insert(summary.uid.clone(), known);
         let key = summary.resource.key(&summary.namespace, &summary.name);
         tracing::info!(rule = %key, in_force = id.is_some(), "placement rule updated");
-        if id.is_none() || !self.any_object {
+        let Some(objects) = objects.filter(|_| self.any_object) else {
             // It has missed nothing.
             replaced.into_iter().for_each(|id| retire(reconciler, id));
-            return false;
-        }
+            return None;
+        };
+        #[cfg(test)]
+        let objects = if planted(Fault::NewRuleUnlisted) { Selection::default() } else { objects };
         match &mut self.relist {
             Relist::Idle => {
                 self.replaced.extend(replaced);
                 self.relist = Relist::InProgress;
-                return true;
+                return Some(objects);
             }
-            Relist::InProgress => self.relist = Relist::Outdated(replaced.into_iter().collect()),
-            Relist::Outdated(next) => next.extend(replaced),
+            Relist::InProgress => self.relist = Relist::Outdated(replaced.into_iter().collect(), objects),
+            Relist::Outdated(next, selected) => {
+                next.extend(replaced);
+                selected.extend(objects);
+            }
         }
-        false
+        None
     }
 
     /// Removes a deleted rule.
@@ -175,17 +183,17 @@ impl Rules {
         id.into_iter().for_each(|id| retire(reconciler, id));
     }
 
-    /// Ends a relist, and removes the rules replaced before it. Returns whether the source must
-    /// relist again.
+    /// Ends a relist, and removes the rules replaced before it. Returns the objects that the source
+    /// must relist next, if any.
     #[must_use]
-    pub(super) fn relisted(&mut self, reconciler: &mut Reconciler) -> bool {
+    pub(super) fn relisted(&mut self, reconciler: &mut Reconciler) -> Option<Selection> {
         for id in std::mem::take(&mut self.replaced) {
             retire(reconciler, id);
         }
-        let Relist::Outdated(replaced) = std::mem::take(&mut self.relist) else { return false };
+        let Relist::Outdated(replaced, objects) = std::mem::take(&mut self.relist) else { return None };
         self.replaced = replaced;
         self.relist = Relist::InProgress;
-        true
+        Some(objects)
     }
 
     // --- status

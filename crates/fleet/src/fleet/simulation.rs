@@ -122,6 +122,11 @@ fn a_removed_roll_out_that_decides_is_found() {
 }
 
 #[test]
+fn a_list_without_the_objects_of_a_new_rule_is_found() {
+    is_found(Fault::NewRuleUnlisted);
+}
+
+#[test]
 fn a_deleted_rule_that_decides_is_found() {
     is_found_by(1, Fault::DeletedRuleGoverns);
 }

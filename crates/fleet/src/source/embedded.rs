@@ -21,7 +21,7 @@ use edgesync_api::{MissingNamespace, Storage as _};
 use edgesync_cloud_store::{ChangeKind, CloudError, CloudStore, Feed, FeedItem};
 use edgesync_enrollment::membership::MembershipStore;
 use edgesync_object::{NodeName, Object, OmittedFields, Resource, ResourceVersion, kinds};
-use edgesync_placement::KindMatch;
+use edgesync_placement::{KindMatch, Selection};
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::upload::RefusedReason;
@@ -95,8 +95,8 @@ impl Changes for Feed {
         }
     }
 
-    fn relist(&mut self) {
-        Feed::relist(self);
+    fn relist(&mut self, objects: Selection) {
+        Feed::relist(self, objects);
     }
 
     fn catch_up(&mut self) -> u64 {

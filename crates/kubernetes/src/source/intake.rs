@@ -12,6 +12,7 @@ use crate::cache::{Cache, CacheChange};
 use crate::cluster::{Feed, Item, Problem};
 use edgesync_enrollment::membership::{self, Changed, MembershipStore};
 use edgesync_fleet::source::{Change, Changes, SourceError};
+use edgesync_placement::Selection;
 
 /// Retry delay after an error of the cache.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -41,8 +42,10 @@ pub struct Intake {
     ready: VecDeque<Change>,
     /// Start of the cache part to relist next.
     relist_from: Option<u64>,
-    /// Set when another relist follows the current one.
-    is_relist_requested: bool,
+    /// The objects of the current relist.
+    relisted: Selection,
+    /// Those of the next one, if another relist follows.
+    requested: Option<Selection>,
     /// The catch-up that completes the relist of a restored cluster.
     restored: Option<u64>,
     /// The incarnation of the delivered changes.
@@ -70,14 +73,20 @@ impl Intake {
             not_before: None,
             ready: [Change::ListStarted].into(),
             relist_from: None,
-            is_relist_requested: false,
+            relisted: Selection::default(),
+            requested: None,
             restored: None,
         }
     }
 
     /// Reads the next part of a relist.
-    async fn read_part(cache: &Cache, from: u64) -> Result<(Change, Option<u64>), SourceError> {
-        let part = cache.part(from).await?;
+    async fn read_part(
+        cache: &Cache,
+        objects: &Selection,
+        from: u64,
+    ) -> Result<(Change, Option<u64>), SourceError> {
+        let mut part = cache.part(from).await?;
+        part.summaries.retain(|summary| summary.is_in(objects));
         Ok((Change::Listed(part.summaries), part.next))
     }
 
@@ -186,8 +195,10 @@ impl Changes for Intake {
                 }
                 continue;
             }
-            if self.relist_from.is_none() && std::mem::take(&mut self.is_relist_requested) {
-                self.relist_from = Some(0);
+            if self.relist_from.is_none()
+                && let Some(objects) = self.requested.take()
+            {
+                (self.relisted, self.relist_from) = (objects, Some(0));
             }
             // Changes of the cluster come first: a relist after them is as recent.
             tokio::select! {
@@ -195,7 +206,7 @@ impl Changes for Intake {
                 item = self.feed.next() => self.item = Some(item),
                 changed = self.others.changes.next() => self.ready.extend(self.others.member(changed)),
                 node = self.others.syncs.due() => self.ready.push_back(Change::SyncsDue(node)),
-                part = Self::read_part(&self.cache, self.relist_from.unwrap_or_default()), if self.relist_from.is_some() => match part {
+                part = Self::read_part(&self.cache, &self.relisted, self.relist_from.unwrap_or_default()), if self.relist_from.is_some() => match part {
                     Ok((part, next)) => {
                         self.relist_from = next;
                         if next.is_none() {
@@ -209,8 +220,8 @@ impl Changes for Intake {
         }
     }
 
-    fn relist(&mut self) {
-        self.is_relist_requested = true;
+    fn relist(&mut self, objects: Selection) {
+        self.requested.get_or_insert_default().extend(objects);
     }
 
     fn catch_up(&mut self) -> u64 {

@@ -12,7 +12,7 @@ use crate::fleet::timeline::Timeline;
 use crate::lifecycle::NodeLifecycle;
 use crate::node_name;
 use edgesync_placement::rules::PlacementRule;
-use edgesync_placement::{Placement, Summary};
+use edgesync_placement::{Placement, Selection, Summary};
 use edgesync_protocol::cloud::{DesiredState as _, Issued};
 use edgesync_protocol::timing::Now;
 use edgesync_rollout::revision::{Digest, Entry as Version};
@@ -366,9 +366,9 @@ fn changed_node_selector_reaches_newly_selected_nodes() {
     let mut rig = Rig::new(true);
     let mut rules = crate::fleet::rules::Rules::default();
     rules.object_listed();
-    let is_relisted =
+    let relisted =
         rules.set(&mut rig.reconciler, &rule(json!({"selector": {"matchLabels": {"canary": "yes"}}})));
-    assert!(is_relisted && !rules.relisted(&mut rig.reconciler));
+    assert!(relisted.is_some() && rules.relisted(&mut rig.reconciler).is_none());
     let id = rules.one("web-uid").and_then(|(_, id, _)| id).unwrap();
     let identity = RuleIdentity { key: RuleKey::Object("web-uid".into()), ..identity("web", Timestamp::MIN) };
     let rollouts = &mut rig.reconciler.desired.rollouts;
@@ -376,9 +376,34 @@ fn changed_node_selector_reaches_newly_selected_nodes() {
     rig.put("y", &[("tier", "b")]);
     rig.stack(&[(2, Some(&[("y", 1)]))]);
     assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("y", 1)]), Vec::new()));
-    assert!(rules.set(&mut rig.reconciler, &rule(json!({}))));
+    assert!(rules.set(&mut rig.reconciler, &rule(json!({}))).is_some());
     rig.settle();
     assert_eq!((rig.on(CANARY), rig.on(OTHER)), (versions(&[("y", 1)]), versions(&[("y", 1)])));
+}
+
+#[test]
+fn rules_that_come_during_a_list_are_in_the_next_one() {
+    let rule = |namespace: &str| {
+        let object = json!({
+            "apiVersion": "edgesync.io/v1alpha1", "kind": "ClusterPlacement", "metadata": {"name": namespace, "uid": namespace},
+            "spec": {"objects": {"kinds": ["ConfigMap"], "namespaces": [namespace]}, "nodes": {}},
+        });
+        let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
+        Arc::new(Summary::of(&serde_json::from_value(object).unwrap(), resource, 1.into()))
+    };
+    let resource = kinds::by_word("cm").unwrap().resource();
+    let selected = |selection: &Selection| {
+        ["a", "b", "c"].map(|namespace| selection.selects((&resource, namespace, "x"), |_| true))
+    };
+    let mut rig = Rig::new(true);
+    let mut rules = crate::fleet::rules::Rules::default();
+    rules.object_listed();
+    let first = rules.set(&mut rig.reconciler, &rule("a")).unwrap();
+    assert_eq!(selected(&first), [true, false, false]);
+    assert_eq!(["b", "c"].map(|name| rules.set(&mut rig.reconciler, &rule(name))), [None, None]);
+    let next = rules.relisted(&mut rig.reconciler).unwrap();
+    assert_eq!(selected(&next), [false, true, true]);
+    assert!(!rules.are_complete() && rules.relisted(&mut rig.reconciler).is_none() && rules.are_complete());
 }
 
 /// A write that takes long held up the statuses of all rules, and the loop did not rest.
@@ -393,7 +418,7 @@ fn status_of_a_rule_waits_for_its_own_roll_out_only() {
         });
         let resource = Arc::new(kinds::guess("edgesync.io/v1alpha1", "ClusterPlacement", false));
         let object = Summary::of(&serde_json::from_value(object).unwrap(), resource, 1.into());
-        assert!(!rules.set(&mut rig.reconciler, &Arc::new(object)));
+        assert_eq!(rules.set(&mut rig.reconciler, &Arc::new(object)), None);
     }
     let mut written = Vec::new();
     for _ in 0..3 {

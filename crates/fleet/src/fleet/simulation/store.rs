@@ -19,6 +19,7 @@ use crate::source::{
 };
 use edgesync_enrollment::membership::NodeIdentity;
 use edgesync_object::{NodeName, OmittedFields};
+use edgesync_placement::Selection;
 use edgesync_protocol::change::Uid;
 use edgesync_protocol::cloud::{Issued, LedgerFacts, Loaded, Reached, Record, RecordBatch};
 use edgesync_protocol::fault::{Fault, planted};
@@ -67,8 +68,8 @@ pub(super) struct Feed {
     removed: BTreeMap<NodeName, Timestamp>,
     /// Whether the replica believes that it moves roll-outs.
     pub(super) leads: bool,
-    /// Requested relists.
-    relists: usize,
+    /// The objects of the requested relists.
+    relists: VecDeque<Selection>,
     /// Held by each write of a roll-out that is under way.
     pub(super) writes: Arc<()>,
 }
@@ -76,7 +77,7 @@ pub(super) struct Feed {
 impl Feed {
     /// Returns whether a relist or a write of a roll-out is under way.
     pub(super) fn is_busy(&self) -> bool {
-        self.relists > 0 || Arc::strong_count(&self.writes) > 1
+        !self.relists.is_empty() || Arc::strong_count(&self.writes) > 1
     }
 }
 
@@ -288,9 +289,9 @@ impl State {
         while let Some((question, _)) = feed.questions.pop_front_if(|(_, at)| *at <= feed.told) {
             answered = Some(question);
         }
-        if feed.relists > 0 {
-            feed.relists -= 1;
-            let list = self.history.states[feed.told].list();
+        if let Some(objects) = feed.relists.pop_front() {
+            let mut list = self.history.states[feed.told].list();
+            list.retain(|summary| summary.is_in(&objects));
             feed.queue.extend(list.chunks(PART).map(|part| Change::Listed(part.to_vec())));
             feed.queue.push_back(Change::Relisted);
         }
@@ -314,7 +315,7 @@ impl State {
     /// Returns whether the watch has passed the position of a question, or has to list again.
     pub(super) fn can_answer(&self, replica: usize) -> bool {
         let feed = &self.feeds[replica];
-        feed.relists > 0 || feed.questions.front().is_some_and(|(_, at)| *at <= feed.told)
+        !feed.relists.is_empty() || feed.questions.front().is_some_and(|(_, at)| *at <= feed.told)
     }
 
     fn record(&mut self, node: &NodeName, batch: RecordBatch) {
@@ -586,8 +587,8 @@ impl Changes for Stream {
         }
     }
 
-    fn relist(&mut self) {
-        self.0.state().feeds[self.0.replica].relists += 1;
+    fn relist(&mut self, objects: Selection) {
+        self.0.state().feeds[self.0.replica].relists.push_back(objects);
     }
 
     fn catch_up(&mut self) -> u64 {

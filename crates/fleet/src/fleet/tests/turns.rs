@@ -18,7 +18,7 @@ use crate::source::{
 use crate::work::MAX_TURN;
 use edgesync_broker::Channel;
 use edgesync_object::{NodeName, OmittedFields};
-use edgesync_placement::{Summary, Unread};
+use edgesync_placement::{Selection, Summary, Unread};
 use edgesync_protocol::body::Body;
 use edgesync_protocol::cloud::{Issued, Loaded, Record, RecordBatch};
 use edgesync_protocol::upload::{IngestCursor, Refused};
@@ -75,7 +75,7 @@ impl Changes for ChangeStream {
         }
     }
 
-    fn relist(&mut self) {
+    fn relist(&mut self, _: Selection) {
         unreachable!("no rule is an object")
     }
 
