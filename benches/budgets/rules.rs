@@ -137,7 +137,8 @@ pub(crate) async fn in_force(
     let placed = async || ask::<NodeObjects>(&client, Route::NodeObjects(node)).await;
     wait("the node is connected", async || Ok(placed().await.is_ok())).await?;
     let start = Instant::now();
-    client.post::<Value>(PATH, &placement("new", 0, node)).await?;
+    // Objects that were added later have the first label.
+    client.post::<Value>(PATH, &placement("new", 1, node)).await?;
     wait("the node holds the objects of a new rule", async || Ok(complete.load(Ordering::Relaxed) > 0))
         .await?;
     let took = start.elapsed();
