@@ -22,7 +22,7 @@ use crate::table::Table;
 use edgesync_testkit::line::Endpoint;
 use edgesync_testkit::site::ask;
 
-const OBJECTS: usize = 1_000_000;
+pub(crate) const OBJECTS: usize = 1_000_000;
 const NAMESPACES: usize = 100;
 const TOGETHER: usize = 4096;
 const REQUESTS: usize = 200;
@@ -35,7 +35,7 @@ fn config_map(n: usize) -> Value {
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
             "name": format!("settings-{n:07}"), "namespace": format!("plant-{:02}", n % NAMESPACES),
-            "labels": {"machine": format!("m-{}", n % (OBJECTS / 100)), "station": format!("s-{}", n / NAMESPACES % 50)},
+            "labels": {"machine": rules::machine(n), "station": format!("s-{}", n / NAMESPACES % 50)},
         },
         "data": {"station.properties": "station.parameter=0123456789\n".repeat(22)},
     })
@@ -174,10 +174,10 @@ async fn finding(site: &Site, table: &mut Table) -> anyhow::Result<()> {
             format!("/api/v1/configmaps?limit=500&labelSelector=station%3Ds-{}", n % 50)
         }),
         ("all 100 objects with a label, of 10,000", 9, 1, &|n| {
-            format!("{}?labelSelector=machine%3Dm-{}", path(n), n % (OBJECTS / 100))
+            format!("{}?labelSelector=machine%3D{}", path(n), rules::machine(n))
         }),
         ("all 100 objects with a label, of 1,000,000", 9, 100, &|n| {
-            format!("/api/v1/configmaps?labelSelector=machine%3Dm-{}", n % (OBJECTS / 100))
+            format!("/api/v1/configmaps?labelSelector=machine%3D{}", rules::machine(n))
         }),
     ] {
         let mut times = Vec::new();

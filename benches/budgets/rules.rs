@@ -21,20 +21,20 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::big_cloud::OBJECTS;
 use crate::processes::median;
 use crate::table::Table;
 
 const RULES: usize = 10_000;
-const OBJECTS: usize = 1_000_000;
-/// Each rule selects one in so many objects.
+/// The number of objects that each rule selects.
 const SELECTED: usize = OBJECTS / RULES;
 const CHANGES: usize = 1000;
 const PATH: &str = "/apis/edgesync.io/v1alpha1/clusterplacements";
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Returns the label that [`SELECTED`] objects have.
-fn machine(number: usize) -> String {
-    format!("m-{number}")
+/// Returns the label `machine` of an object, which [`SELECTED`] objects have.
+pub(crate) fn machine(number: usize) -> String {
+    format!("m-{}", number % RULES)
 }
 
 /// Measures the index alone: nodes, rules and objects in memory, as the cloud side keeps them.
@@ -77,7 +77,7 @@ pub(crate) fn index(table: &mut Table) -> anyhow::Result<()> {
 fn summary(resource: &Arc<Resource>, number: usize, version: u64) -> anyhow::Result<Summary> {
     let object = json!({"metadata": {
         "uid": format!("uid-{number}"), "name": format!("settings-{number}"), "namespace": "plant",
-        "labels": {"machine": machine(number % RULES)},
+        "labels": {"machine": machine(number)},
     }});
     let version = ResourceVersion::from(version);
     Ok(Summary::of(&serde_json::from_value(object)?, Arc::clone(resource), version))

@@ -84,7 +84,7 @@ unsafe extern "C" fn unmap_program(
         let (first, end) = (start.next_multiple_of(page), start.wrapping_add(header.p_filesz as usize));
         let length = end.saturating_sub(first) / page * page;
         // SAFETY: the range is a segment of this program that is mapped from its file and was never
-        // writable: each page comes back from the file as it was. A refusal has no effect.
+        // writable: the kernel reads each page from that file again. A refusal has no effect.
         unsafe {
             libc::madvise(first as *mut libc::c_void, length, libc::MADV_DONTNEED);
         }

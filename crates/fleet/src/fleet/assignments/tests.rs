@@ -66,7 +66,7 @@ impl Rig {
         Self::of(RULES, places)
     }
 
-    /// Creates it with these rules, of which the first has the roll-out.
+    /// Creates it with these rules; the first one has the roll-out.
     fn of(text: &str, places: bool) -> Self {
         let lifecycle = NodeLifecycle::of_replica(Now::ZERO, Timestamp::UNIX_EPOCH, Duration::ZERO);
         let mut reconciler = Reconciler::new(
