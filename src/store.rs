@@ -530,10 +530,10 @@ impl EdgeStore {
     }
 
     /// Releases page caches and prepared statements of the connections: for quiet times on small
-    /// devices.
+    /// devices. Writes nothing.
     ///
     /// # Errors
-    /// Fails if the store is closed or in failure.
+    /// Fails if the store is closed.
     pub async fn release_memory(&self) -> Result<(), StoreError> {
         const SHRINK: &str = "PRAGMA shrink_memory";
         let shrink = |conn: &rusqlite::Connection| {
@@ -543,7 +543,7 @@ impl EdgeStore {
         };
         self.inner.shared.snapshots.release();
         self.inner.readers.run(shrink).await?;
-        self.inner.writer.run(0, move |conn, _| shrink(conn)).await
+        self.inner.writer.run_between(shrink).await
     }
 
     /// Returns sizes and counters.

@@ -183,8 +183,14 @@ async fn lease_renewals_are_not_written_to_the_nodes_disk() {
     })
     .await;
     until_condition(&cloud, "Ready", "True").await;
+    // The agent writes both by itself after a connection, the report a second later or more.
+    until_event(&cloud, "AgentStarted").await;
+    eventually("the Node report", LONG, async || {
+        node(&cloud).await.filter(|node| node["status"]["nodeInfo"]["kubeletVersion"].is_string())
+    })
+    .await;
     agent
-        .until("everything has been told", |status| {
+        .until("an empty outbox", |status| {
             ["status", "events", "bulk"].into_iter().all(|lane| status.outbox[lane].waiting == 0)
         })
         .await;

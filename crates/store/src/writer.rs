@@ -208,6 +208,8 @@ struct Queued<S> {
 
 enum Command<S> {
     Job(Queued<S>),
+    /// Work between two transactions.
+    Between(Box<dyn FnOnce(&Connection) + Send>),
     Close,
 }
 
@@ -218,7 +220,7 @@ enum Command<S> {
 /// 1. [`start`](Self::start) with the connection of
 ///    [`engine::open_writer`](crate::engine::open_writer) and the owner's [`WriterHooks`].
 /// 2. [`run`](Self::run) for each job of a caller, [`post`](Self::post) for maintenance jobs of the
-///    store itself.
+///    store itself, [`run_between`](Self::run_between) for work that changes no row.
 /// 3. [`close`](Self::close) completes the queue, closes the connection and joins the thread. Later
 ///    jobs fail with [`StoreError::Closed`].
 ///
@@ -360,6 +362,24 @@ impl<S: WriterHooks> Writer<S> {
         self.send(0, None, job)
     }
 
+    /// Runs something between two transactions, and answers when it is done. It must change no row.
+    /// A job that changes none would still commit, and the commit write what may wait.
+    ///
+    /// # Errors
+    /// Its own error, or [`StoreError::Closed`].
+    pub async fn run_between<F>(&self, work: F) -> Result<(), StoreError>
+    where
+        F: FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        let work = move |conn: &Connection| {
+            // The caller may have been dropped.
+            let _ = reply.send(work(conn));
+        };
+        let _ = self.sender.send(Command::Between(Box::new(work)));
+        answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
     fn send<T, E, F>(
         &self,
         bytes: usize,
@@ -481,6 +501,7 @@ impl<S: WriterHooks> Owner<S> {
                     // Idle work is due once no job arrives for a moment.
                     idle_timeout = idle_timeout.min(IDLE_AFTER);
                 }
+                Ok(Command::Between(work)) => work(&self.conn),
                 Err(RecvTimeoutError::Timeout) => {
                     // An idle moment suits a checkpoint, but copying a short log often wears the
                     // flash.

@@ -174,6 +174,22 @@ async fn join<F: Future<Output = Insert>>(jobs: Vec<std::pin::Pin<Box<F>>>) {
 }
 
 #[tokio::test]
+async fn work_between_transactions_commits_nothing() {
+    let fixture = fixture(WriterLimits::default(), None);
+    let writer = &fixture.writer;
+    writer.run(0, insert(1, 0)).await.unwrap();
+    let before = writer.stats();
+    let has_no_transaction = |conn: &Connection| match conn.is_autocommit() {
+        true => Ok(()),
+        false => Err(StoreError::internal("in a transaction")),
+    };
+    writer.run_between(has_no_transaction).await.unwrap();
+    assert_eq!(writer.stats(), before);
+    writer.close().await;
+    assert!(matches!(writer.run_between(has_no_transaction).await, Err(StoreError::Closed)));
+}
+
+#[tokio::test]
 async fn closing_completes_the_queue_and_refuses_the_rest() {
     let fixture = fixture(WriterLimits::default(), None);
     let writer = &fixture.writer;
