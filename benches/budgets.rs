@@ -50,6 +50,8 @@ mod peers;
 mod processes;
 #[path = "budgets/rates.rs"]
 mod rates;
+#[path = "budgets/replicas.rs"]
+mod replicas;
 #[path = "budgets/rollout.rs"]
 mod rollout;
 #[path = "budgets/rules.rs"]
@@ -109,6 +111,7 @@ const SECTIONS: &[Section] = &[
     ("page", "50 pages in browsers beside 10,000 nodes", page::figures),
     ("kubeedge", "As an edge node of a stock KubeEdge", kubeedge::figures),
     ("kubernetes", "Replicas over a Kubernetes cluster", kubernetes::figures),
+    ("replicas", "2, 4 and 8 replicas with 10,000 nodes over a Kubernetes cluster", replicas::figures),
 ];
 
 fn main() -> anyhow::Result<ExitCode> {

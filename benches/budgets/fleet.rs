@@ -41,12 +41,22 @@ pub(crate) async fn storm(
     memories: &mut Vec<Memory>,
     stay: impl AsyncFnOnce(),
 ) -> anyhow::Result<Duration> {
+    storm_at(std::slice::from_ref(endpoint), memories, stay).await
+}
+
+/// Like [`storm`], with the nodes spread over several endpoints.
+pub(crate) async fn storm_at(
+    endpoints: &[Endpoint],
+    memories: &mut Vec<Memory>,
+    stay: impl AsyncFnOnce(),
+) -> anyhow::Result<Duration> {
     let (in_sync, nodes) = (Arc::new(AtomicUsize::new(0)), memories.len());
     let (go, gone) = watch::channel(false);
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
     for (n, mut memory) in memories.drain(..).enumerate() {
-        let (endpoint, in_sync, gone) = (endpoint.clone(), in_sync.clone(), gone.clone());
+        let (in_sync, gone) = (in_sync.clone(), gone.clone());
+        let endpoint = endpoints.get(n % endpoints.len().max(1)).context("an endpoint")?.clone();
         tasks.spawn(async move {
             let node = format!("node-{n:05}");
             let result = session(&node, &endpoint, &mut memory, &in_sync, gone).await;
@@ -185,7 +195,7 @@ pub(crate) fn many_nodes(table: &mut Table) -> anyhow::Result<()> {
 
 /// Raises the limit of open files of this process, and of those that it starts, to so many, or as
 /// far as this user may. Returns the limit.
-fn may_open(files: usize) -> usize {
+pub(crate) fn may_open(files: usize) -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let Some(maximum) = limit.maximum else { return files };
     for wanted in [maximum.max(files as u64), maximum] {

@@ -36,7 +36,7 @@ const NODES: usize = 1000;
 const OWN: usize = 100;
 /// Nodes that fail over to another replica, and objects that all of them hold.
 const MOVING: usize = 5000;
-const SHARED: usize = 20;
+pub(crate) const SHARED: usize = 20;
 
 const KINDS: [&str; 4] = [
     include_str!("../../packaging/kubernetes/crds/placements.yaml"),
@@ -46,10 +46,10 @@ const KINDS: [&str; 4] = [
 ];
 
 /// A kube-apiserver with its etcd.
-struct Server {
+pub(crate) struct Server {
     apiserver: Process,
     etcd: Process,
-    kubeconfig: PathBuf,
+    pub(crate) kubeconfig: PathBuf,
     address: Address,
     tls: tls::Client,
     runtime: tokio::runtime::Runtime,
@@ -72,7 +72,7 @@ fn programs() -> anyhow::Result<PathBuf> {
 }
 
 impl Server {
-    fn start() -> anyhow::Result<Self> {
+    pub(crate) fn start() -> anyhow::Result<Self> {
         let (programs, directory) = (programs()?, tempfile::tempdir()?);
         let file = |name: &str| directory.path().join(name).display().to_string();
         let (clients, peers, port) = (free_port(), free_port(), free_port());
@@ -137,7 +137,7 @@ impl Server {
     }
 
     /// Returns a client with a separate connection.
-    fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         Client::with_tls(self.address.clone(), self.tls.clone())
     }
 
@@ -162,18 +162,18 @@ impl Server {
         })
     }
 
-    fn create(&self, object: &Value) -> anyhow::Result<()> {
+    pub(crate) fn create(&self, object: &Value) -> anyhow::Result<()> {
         self.runtime.block_on(self.client().post::<Value>(&path_of(object), object))?;
         Ok(())
     }
 
     /// Returns the processor time used so far.
-    fn spent(&self) -> Duration {
+    pub(crate) fn spent(&self) -> Duration {
         cpu(&self.apiserver) + cpu(&self.etcd)
     }
 
     /// Creates objects as fast as the server accepts them. Returns the time.
-    fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
+    pub(crate) fn create_all(&self, objects: impl Iterator<Item = Value>) -> anyhow::Result<Duration> {
         let (objects, next) = (Arc::new(objects.collect::<Vec<_>>()), Arc::new(AtomicUsize::new(0)));
         let start = Instant::now();
         self.runtime.block_on(async {
@@ -211,14 +211,14 @@ fn path_of(object: &Value) -> String {
 }
 
 /// Returns a ConfigMap of about 1 KB.
-fn config_map(namespace: &str, name: &str, n: usize) -> Value {
+pub(crate) fn config_map(namespace: &str, name: &str, n: usize) -> Value {
     let mut object = object(n * 10, 0);
     object["metadata"]["namespace"] = namespace.into();
     object["metadata"]["name"] = name.into();
     object
 }
 
-fn placement(name: &str, namespace: &str, nodes: &str) -> Value {
+pub(crate) fn placement(name: &str, namespace: &str, nodes: &str) -> Value {
     json!({
         "apiVersion": "edgesync.io/v1alpha1", "kind": "Placement", "metadata": {"name": name, "namespace": namespace},
         "spec": {"objects": {"kinds": ["configmaps"]}, "nodes": {"names": [nodes]}},
@@ -258,7 +258,7 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     table.figure("  CPU of API server and etcd per create", format!("{of_server:.2} ms"));
 
     server.create(&placement("rates", "rates", "edge-1"))?;
-    let site = FleetSite::over_cluster(&server.kubeconfig)?;
+    let site = FleetSite::over_cluster(&server.kubeconfig, "")?;
     let directory = tempfile::tempdir()?;
     let agent = node(directory.path(), &site)?;
     let socket = directory.path().join("edge.sock");
@@ -284,7 +284,7 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     until("all nodes are in sync", || status()?.sync.in_sync.then_some(()))?;
     drop((agent, site));
     std::fs::remove_file(directory.path().join("edge.db"))?;
-    let site = FleetSite::over_cluster(&server.kubeconfig)?;
+    let site = FleetSite::over_cluster(&server.kubeconfig, "")?;
     let start = Instant::now();
     let agent = node(directory.path(), &site)?;
     until("the node holds all of them again", || (total()? == OBJECTS as u64).then_some(()))?;
@@ -315,7 +315,7 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
+pub(crate) fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
     let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
     (0..nodes).map(|n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() }).collect()
 }
@@ -328,7 +328,7 @@ fn large(server: &Server, table: &mut Table) -> anyhow::Result<()> {
         object
     };
     server.create_all((0..NODES * OWN).map(object))?;
-    let site = FleetSite::over_cluster(&server.kubeconfig)?;
+    let site = FleetSite::over_cluster(&server.kubeconfig, "")?;
     let mut nodes = memories(NODES, OWN);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let time = runtime.block_on(storm(&site.endpoint()?, &mut nodes, async || ()))?;
@@ -344,7 +344,7 @@ fn failover(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     server.create(&placement("shared", "shared", "node-*"))?;
     server.create_all((0..SHARED).map(|n| config_map("shared", &format!("s-{n}"), n)))?;
     let (one, other) =
-        (FleetSite::over_cluster(&server.kubeconfig)?, FleetSite::over_cluster(&server.kubeconfig)?);
+        (FleetSite::over_cluster(&server.kubeconfig, "")?, FleetSite::over_cluster(&server.kubeconfig, "")?);
     // The first nodes have objects of their own, too.
     let mut nodes = memories(MOVING, SHARED);
     nodes.iter_mut().take(NODES).for_each(|node| node.wanted += OWN as u64);

@@ -1,5 +1,5 @@
 //! The memory of a joined agent over TLS, as the kernel divides it among processes (PSS), with its
-//! parts; of a static program too, if `EDGESYNC_TEST_STATIC_DEVICE` names one.
+//! parts; of static programs too, if `EDGESYNC_TEST_STATIC_DEVICE` names any, with colons between.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,10 +18,15 @@ const SETTLE: Duration = Duration::from_secs(20);
 /// Measures each program.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
     measure(edge_program(), "PSS", table)?;
-    match std::env::var_os("EDGESYNC_TEST_STATIC_DEVICE") {
-        Some(program) => measure(Path::new(&program), "PSS of the static program", table),
-        None => Ok(()),
+    let more = std::env::var_os("EDGESYNC_TEST_STATIC_DEVICE").unwrap_or_default();
+    for program in std::env::split_paths(&more) {
+        let pss_of = match is_32_bit(&program)? {
+            true => "PSS of the static program for 32 bits",
+            false => "PSS of the static program",
+        };
+        measure(&program, pss_of, table)?;
     }
+    Ok(())
 }
 
 /// Measures one agent while the number of its objects grows.

@@ -67,6 +67,8 @@ pub(crate) struct Site {
     runtime: tokio::runtime::Runtime,
     /// A line for agents whose link is cut.
     line: Proxy,
+    /// The line of the cloud side, if it has one.
+    cloud_line: Option<Proxy>,
     mosquitto: Mosquitto,
     _cloud: Process,
 }
@@ -163,16 +165,27 @@ pub(crate) fn spawn(program: &Path, config: &Path, log: &Path) -> anyhow::Result
 
 impl Site {
     pub(crate) fn new() -> anyhow::Result<Self> {
+        Self::start(false)
+    }
+
+    /// Starts one whose cloud side connects to the broker over a line of its own.
+    pub(crate) fn with_cloud_line() -> anyhow::Result<Self> {
+        Self::start(true)
+    }
+
+    fn start(has_cloud_line: bool) -> anyhow::Result<Self> {
         // Built before any measurement.
         edge_program();
         let directory = tempfile::tempdir()?;
         let mosquitto = Mosquitto::start();
         let broker = mosquitto.address();
+        let cloud_line = has_cloud_line.then(|| Proxy::start(broker));
+        let broker_of_cloud = cloud_line.as_ref().map_or(broker, Proxy::address);
         let path = |name: &str| directory.path().join(name);
         std::fs::write(
             path("cloud.toml"),
             format!(
-                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://{broker}\"\n\
+                "[store]\npath = \"{0}/cloud.db\"\n[broker]\nmode = \"external\"\n[link]\nbroker = \"mqtt://{broker_of_cloud}\"\n\
                  backoff_min = \"50ms\"\n[api]\nsocket = \"{0}/cloud.sock\"\nlisten = \"127.0.0.1:0\"\n[page]\nlisten = \"127.0.0.1:0\"\n[enrollment]\nlisten = \"off\"\n[nodes]\nevent_burst = 100000\n[log]\nformat = \"text\"\nlevel = \"warn\"\n\
                  [[placement]]\nnodes = {{ names = [\"*\"] }}\nobjects = {{ kinds = [\"ConfigMap\", \"Secret\", \"Pod\"] }}\n",
                 directory.path().display()
@@ -190,7 +203,7 @@ impl Site {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let line = Proxy::start(broker);
         connect(&line, false);
-        let site = Self { directory, runtime, line, mosquitto, _cloud: cloud };
+        let site = Self { directory, runtime, line, cloud_line, mosquitto, _cloud: cloud };
         until("the cloud's API answers", || site.ask_cloud::<NodeList>(Route::Nodes).ok())?;
         Ok(site)
     }
@@ -249,6 +262,11 @@ impl Site {
 
     pub(crate) fn line(&self) -> &Proxy {
         &self.line
+    }
+
+    /// Returns the line of the cloud side; `None` without [`Site::with_cloud_line`].
+    pub(crate) fn cloud_line(&self) -> Option<&Proxy> {
+        self.cloud_line.as_ref()
     }
 
     /// Returns the socket of the agent's API.
@@ -359,10 +377,11 @@ impl FleetSite {
         Self::start_over("", &format!("max_connections = {}\n", nodes + nodes / 10), rules, false)
     }
 
-    /// Starts a replica over a Kubernetes cluster, whose ConfigMaps may name their nodes.
-    pub(crate) fn over_cluster(kubeconfig: &Path) -> anyhow::Result<Self> {
+    /// Starts a replica over a Kubernetes cluster, whose ConfigMaps may name their nodes. `more`
+    /// are further lines of the section `kubernetes`.
+    pub(crate) fn over_cluster(kubeconfig: &Path, more: &str) -> anyhow::Result<Self> {
         let store = format!(
-            "type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\nlabelled = [\"ConfigMap\"]\n",
+            "type = \"kubernetes\"\n[kubernetes]\nkubeconfig = \"{}\"\nlabelled = [\"ConfigMap\"]\n{more}",
             kubeconfig.display()
         );
         Self::start_over(&store, "", "", false)

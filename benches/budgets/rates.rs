@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
+use edgesync_testkit::proxy::{Proxy, Way};
+
 use crate::objects::object;
 use crate::processes::{
-    Process, Site, collection, cpu, irreclaimable, memory_peak, mib, proc_number, until, written,
+    Process, Site, collection, connect, cpu, irreclaimable, memory_peak, mib, proc_number, until, written,
 };
 use crate::table::Table;
 
@@ -15,6 +18,8 @@ pub(crate) const UPDATED: usize = 2_000;
 /// Changes whose time is taken, and their objects.
 pub(crate) const CHANGES: usize = 500;
 pub(crate) const CHANGED: usize = 100;
+/// Bytes that the message with a change has at least: no other message has so many.
+const CHANGE_BYTES: usize = 256;
 
 /// The resources that a process has used so far.
 pub(crate) struct Used {
@@ -125,6 +130,14 @@ pub(crate) fn percentiles(mut times: Vec<f64>) -> (f64, f64) {
     (at(50), at(95))
 }
 
+/// A ConfigMap that is changed, and where the node serves it: the spec of a Pod is immutable.
+fn changed(n: usize) -> (usize, String) {
+    let number = n * 10 % CHANGED;
+    let object = object(number, 0);
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    (number, format!("{}/{name}", collection(&object)))
+}
+
 /// Measures from [`CHANGES`] changes on the cloud side to the rows on the node: the median and the
 /// 95th percentile, in milliseconds.
 pub(crate) fn delays() -> anyhow::Result<(f64, f64)> {
@@ -134,11 +147,7 @@ pub(crate) fn delays() -> anyhow::Result<(f64, f64)> {
     site.wait_in_sync(CHANGED)?;
     let mut times = Vec::with_capacity(CHANGES);
     for n in 0..CHANGES {
-        // Only ConfigMaps: the spec of a Pod is immutable.
-        let number = n * 10 % CHANGED;
-        let object = object(number, 0);
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let path = format!("{}/{name}", collection(&object));
+        let (number, path) = changed(n);
         let start = Instant::now();
         let content = site.replace(number, 2 + n as u64)?["data"].clone();
         while site.edge_get(&path)?["data"] != content {}
@@ -147,10 +156,50 @@ pub(crate) fn delays() -> anyhow::Result<(f64, f64)> {
     Ok(percentiles(times))
 }
 
+/// Measures when a change passes each part on its way, with a proxy on both sides of the broker:
+/// the API answers, the message leaves the cloud side, it reaches the agent, the row is there.
+/// Returns the medians since the request, in milliseconds.
+fn parts_of_delay() -> anyhow::Result<[f64; 4]> {
+    let site = Site::with_cloud_line()?;
+    site.create(0..CHANGED)?;
+    let _agent = site.agent_on_the_line()?;
+    connect(site.line(), true);
+    site.wait_in_sync(CHANGED)?;
+    let of_cloud = site.cloud_line().context("the cloud side has a line")?;
+    let mut times = [const { Vec::new() }; 4];
+    for n in 0..CHANGES {
+        let (number, path) = changed(n);
+        of_cloud.take_pieces();
+        site.line().take_pieces();
+        let start = Instant::now();
+        let content = site.replace(number, 2 + n as u64)?["data"].clone();
+        let answered = Instant::now();
+        while site.edge_get(&path)?["data"] != content {}
+        let stored = Instant::now();
+        let passed = |line: &Proxy, way| {
+            let pieces = line.take_pieces().into_iter();
+            let mut objects = pieces.filter(|piece| piece.way == way && piece.bytes >= CHANGE_BYTES);
+            objects.next().map(|piece| piece.at).context("the object did not pass the line")
+        };
+        let moments = [answered, passed(of_cloud, Way::Up)?, passed(site.line(), Way::Down)?, stored];
+        for (times, moment) in times.iter_mut().zip(moments) {
+            times.push(moment.duration_since(start).as_secs_f64() * 1e3);
+        }
+        until("the change is reported", || (site.node()?.pending() == Some(0)).then_some(()))?;
+    }
+    Ok(times.map(|times| percentiles(times).0))
+}
+
 pub(crate) fn latency(table: &mut Table) -> anyhow::Result<()> {
     let (p50, p95) = delays()?;
     let what = "change (HTTP request sent) to row on the edge, p50 / p95";
     let met = p50 <= 0.9 && p95 <= 1.3;
     table.budget(what, format!("{p50:.1} / {p95:.1} ms"), "≤ 0.9 / 1.3 ms (EdgeCore: 5.8 / 8.7)", met);
+    let [answered, sent, received, stored] = parts_of_delay()?;
+    let mut part = |what, time: f64| table.figure(what, format!("{time:.1} ms"));
+    part("  with a proxy on both sides of the broker, p50: the API answers after", answered);
+    part("  the message leaves the cloud side after", sent);
+    part("  it reaches the agent after", received);
+    part("  the row is there after", stored);
     Ok(())
 }

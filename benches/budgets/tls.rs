@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use edgesync_admin::Route;
 use edgesync_admin::agent::AgentStatus;
+use edgesync_admin::cloud::NodeList;
 use edgesync_api::{Address, Client};
 use edgesync_testkit::proxy::Proxy;
 use serde_json::Value;
@@ -103,8 +104,26 @@ impl Joined {
     }
 }
 
+/// Measures the load of a new node: objects per second, from the start of the agent until all are
+/// persisted and reported.
+fn load() -> anyhow::Result<f64> {
+    let site = Joined::new()?;
+    site.create(0..OBJECTS)?;
+    let start = Instant::now();
+    let _agent = site.agent(edge_program())?;
+    until("the node is in sync", || {
+        let nodes: NodeList = site.runtime.block_on(ask(&site.cloud(), Route::Nodes)).ok()?;
+        let node = nodes.items.first()?;
+        (node.state() == "in sync" && node.objects() == Some(OBJECTS as u64)).then_some(())
+    })?;
+    Ok(OBJECTS as f64 / start.elapsed().as_secs_f64())
+}
+
 /// Joins one node, and measures it.
 pub(crate) fn figures(table: &mut Table) -> anyhow::Result<()> {
+    let rate = load()?;
+    let what = "10,000 objects of 1 KB to an empty node, persisted and reported";
+    table.budget(what, format!("{rate:.0}/s"), "≥ 40,000/s", rate >= 40_000.0);
     let site = Joined::new()?;
     site.create(0..OBJECTS)?;
     let agent = site.agent(edge_program())?;

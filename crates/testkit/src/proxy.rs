@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Treatment of bytes and new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,15 @@ pub enum Way {
     Down,
 }
 
+/// Bytes forwarded at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// When they had arrived.
+    pub at: Instant,
+    pub way: Way,
+    pub bytes: usize,
+}
+
 struct State {
     mode: Mode,
     upstream: SocketAddr,
@@ -49,6 +58,8 @@ struct Shared {
     up: AtomicU64,
     down: AtomicU64,
     accepted: AtomicU64,
+    /// Pieces since the last query; `None` before the first one.
+    pieces: Mutex<Option<Vec<Piece>>>,
 }
 
 /// A running proxy; closes everything on drop.
@@ -76,6 +87,7 @@ impl Proxy {
             up: AtomicU64::new(0),
             down: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
+            pieces: Mutex::new(None),
         });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || accept(&accepting, &listener));
@@ -123,6 +135,11 @@ impl Proxy {
     /// Returns the number of accepted connections.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Returns the pieces since the last call. The first call starts the recording.
+    pub fn take_pieces(&self) -> Vec<Piece> {
+        self.shared.pieces.lock().unwrap().replace(Vec::new()).unwrap_or_default()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -181,6 +198,9 @@ fn forward(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream,
             Ok(0) | Err(_) => break,
             Ok(count) => count,
         };
+        if let Some(pieces) = &mut *shared.pieces.lock().unwrap() {
+            pieces.push(Piece { at: Instant::now(), way, bytes: count });
+        }
         let (passing, cut) = bytes_to_forward(shared, number, way, count);
         // Counted before the receiver has them, which may ask for the number at once.
         let counter = if way == Way::Up { &shared.up } else { &shared.down };
