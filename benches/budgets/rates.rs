@@ -18,8 +18,6 @@ pub(crate) const UPDATED: usize = 2_000;
 /// Changes whose time is taken, and their objects.
 pub(crate) const CHANGES: usize = 500;
 pub(crate) const CHANGED: usize = 100;
-/// Bytes that the message with a change has at least: no other message has so many.
-const CHANGE_BYTES: usize = 256;
 
 /// The resources that a process has used so far.
 pub(crate) struct Used {
@@ -177,9 +175,10 @@ fn parts_of_delay() -> anyhow::Result<[f64; 4]> {
         while site.edge_get(&path)?["data"] != content {}
         let stored = Instant::now();
         let passed = |line: &Proxy, way| {
-            let pieces = line.take_pieces().into_iter();
-            let mut objects = pieces.filter(|piece| piece.way == way && piece.bytes >= CHANGE_BYTES);
-            objects.next().map(|piece| piece.at).context("the object did not pass the line")
+            let pieces = line.take_pieces().into_iter().filter(|piece| piece.way == way);
+            // Acknowledgements and confirmations are smaller.
+            let object = pieces.max_by_key(|piece| piece.bytes);
+            object.map(|piece| piece.at).context("the object did not pass the line")
         };
         let moments = [answered, passed(of_cloud, Way::Up)?, passed(site.line(), Way::Down)?, stored];
         for (times, moment) in times.iter_mut().zip(moments) {
