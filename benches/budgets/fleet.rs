@@ -84,9 +84,13 @@ pub(crate) async fn storm_at(
 
 /// Returns nodes that hold nothing, and are in sync with so many objects.
 pub(crate) fn new_nodes(wanted: usize) -> Vec<Memory> {
+    memories(NODES, wanted)
+}
+
+/// Like [`new_nodes`], for any number of nodes.
+pub(crate) fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
     let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
-    let memory = |n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() };
-    (0..NODES).map(memory).collect()
+    (0..nodes).map(|n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() }).collect()
 }
 
 pub(crate) fn reconnect_storm(table: &mut Table) -> anyhow::Result<()> {

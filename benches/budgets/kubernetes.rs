@@ -13,16 +13,13 @@ use edgesync_admin::Route;
 use edgesync_admin::agent::AgentStatus;
 use edgesync_api::{Address, Client, collection_path};
 use edgesync_object::{kinds, yaml};
-use edgesync_protocol::apply::Totals;
-use edgesync_protocol::digest::Epoch;
 use serde_json::{Value, json};
 
-use crate::fleet::storm;
+use crate::fleet::{memories, storm};
 use crate::objects::object;
 use crate::processes::{FleetSite, Process, cpu, edge_program, free_port, spawn, until};
 use crate::table::Table;
 use edgesync_testkit::authority::{Authority, HOUR, subject};
-use edgesync_testkit::node::Memory;
 use edgesync_testkit::site::ask;
 use edgesync_transport::tls::{self, Clock};
 
@@ -313,11 +310,6 @@ fn through(server: &Server, table: &mut Table) -> anyhow::Result<()> {
     table.figure(what, format!("{:.1} / {:.1} ms", at(50), at(95)));
     drop(agent);
     Ok(())
-}
-
-pub(crate) fn memories(nodes: usize, wanted: usize) -> Vec<Memory> {
-    let totals = |n: usize| Totals { epoch: Epoch(1 + n as u128), ..Totals::default() };
-    (0..nodes).map(|n| Memory { totals: totals(n), wanted: wanted as u64, ..Memory::default() }).collect()
 }
 
 /// Measures a replica with 100,000 objects of 1 KB and 1,000 nodes.

@@ -128,7 +128,8 @@ pub(crate) fn percentiles(mut times: Vec<f64>) -> (f64, f64) {
     (at(50), at(95))
 }
 
-/// A ConfigMap that is changed, and where the node serves it: the spec of a Pod is immutable.
+/// Returns the number of a ConfigMap to change, and its path at the node. The spec of a Pod is
+/// immutable.
 fn changed(n: usize) -> (usize, String) {
     let number = n * 10 % CHANGED;
     let object = object(number, 0);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use crate::fleet::{may_open, storm_at};
-use crate::kubernetes::{SHARED, Server, config_map, memories, placement};
+use crate::fleet::{may_open, memories, storm_at};
+use crate::kubernetes::{SHARED, Server, config_map, placement};
 use crate::processes::FleetSite;
 use crate::table::Table;
 use edgesync_testkit::node::Memory;
