@@ -1,5 +1,5 @@
-//! 2, 4 and 8 replicas with 10,000 nodes over one Kubernetes API server: what it and etcd carry is
-//! the limit of such a fleet.
+//! 2, 4 and 8 replicas with 10,000 nodes over one Kubernetes API server: the load that it and etcd
+//! carry is the limit of such a fleet.
 //!
 //! Requires the binaries of `tests/cluster/run prepare`. Server, etcd, replicas and nodes share the
 //! machine.
@@ -36,7 +36,7 @@ struct Fleet<'a> {
     replicas: Vec<FleetSite>,
 }
 
-/// What the observed replicas and their server needed.
+/// Measurements of the replicas and their server.
 struct Found {
     written: Duration,
     /// Requests a second, and shares of a core of server and replicas: until everything is written,
